@@ -1,0 +1,98 @@
+"""The protocol of a backend: a place where a kernel can be run.
+
+A backend knows binaries, launches and bytes. It does not know GEMM: which buffer is an operand, what a right result
+is, and what a time means are the business of :mod:`wmmagen.trial`. Buffers travel as flat ``uint8`` arrays and
+come back whole, so that guard bands around the data can be compared after a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from wmmagen.arch import Arch
+from wmmagen.nvrtc import Binary
+from wmmagen.timing import Timing, TimingProtocol
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A kernel argument: an address ``offset`` bytes into buffer number ``buffer`` of the launch."""
+
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes:
+        entry: the symbol of the kernel in its binary.
+        grid: blocks in x, y, z.
+        block: threads in x, y, z.
+        shared_bytes: dynamic shared memory per block.
+        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``.
+    """
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[Pointer | int, ...]
+
+
+class Backend(Protocol):
+    """Where kernels run. Every method may raise :class:`wmmagen.errors.Fault` and stays usable after it."""
+
+    @property
+    def name(self) -> str:
+        """``gpu`` or ``cpu``: the word of ``--backend`` and of the records."""
+
+    @property
+    def device(self) -> str:
+        """What runs here, for people: ``NVIDIA H200 (sm_90)``."""
+
+    @property
+    def clocked(self) -> bool:
+        """Whether :meth:`time` measures anything here."""
+
+    def runs(self, arch: Arch) -> bool:
+        """Whether a kernel compiled for ``arch`` can be run here, as it is or assembled again."""
+
+    def foreign(self, arch: Arch) -> bool:
+        """Whether it has to be assembled again for this place, so that its times say nothing about ``arch``."""
+
+    def run(
+        self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0
+    ) -> list[Bytes]:
+        """Run the kernel once over copies of ``buffers`` and return all of them as the kernel left them.
+
+        Raises:
+            Fault: it could not be launched, did not end within ``limit_s`` seconds, or ended its context.
+        """
+
+    def time(
+        self,
+        binary: Binary,
+        launch: Launch,
+        buffers: Sequence[Bytes],
+        protocol: TimingProtocol,
+        *,
+        limit_s: float = 60.0,
+    ) -> Timing:
+        """Time the kernel over copies of ``buffers`` by ``protocol``.
+
+        Raises:
+            Fault: as for :meth:`run`.
+            RequestError: this backend has no clock.
+        """
+
+    def close(self) -> None:
+        """Give back what the backend holds. It may not be used afterwards."""

@@ -1,0 +1,430 @@
+"""What is asked and how it is done: ``Operation``, ``Problem``, ``KernelConfig``, and the name that joins them.
+
+``Operation`` says what a kernel computes, ``KernelConfig`` how, ``Problem`` on which sizes. Nothing here judges: what is legal
+is said by :mod:`wmmagen.rules`, what is made today by :mod:`wmmagen.coverage`.
+
+The name is injective and parsable, ``parse(name(config)) == config``; its grammar is published in ``NAMES.md``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, ElementType
+from wmmagen.errors import ConfigError
+
+#: Counts and pads above these are slips of the keyboard; they also keep every derived number inside a C ``int``.
+MAX_COUNT = 64
+MAX_PAD = 1024
+#: Sizes and leading dimensions are C ``int`` in the generated launchers.
+MAX_SIZE = 2**31 - 1
+
+
+class Layout(StrEnum):
+    """Layouts of A and B, in this order: r is row-major, c is column-major."""
+
+    RR = "rr"
+    RC = "rc"
+    CR = "cr"
+    CC = "cc"
+
+
+class Epilogue(StrEnum):
+    """What happens to a finished accumulator on its way to D."""
+
+    NONE = "none"  # D = A·B
+    LINEAR = "linear"  # D = alpha·A·B + beta·C
+
+
+class Residue(StrEnum):
+    """Which sizes a kernel takes."""
+
+    EXACT = "exact"  # multiples of the block tile
+    PREDICATED = "predicated"  # all
+
+
+class Feed(StrEnum):
+    """Where fragments are loaded from."""
+
+    SHARED = "shared"
+    GLOBAL = "global"
+
+
+class Copy(StrEnum):
+    """How tiles reach shared memory."""
+
+    NONE = "none"  # they do not: feed is global
+    LD = "ld"  # through registers
+    CPASYNC = "cpasync"  # cp.async, past the registers
+
+
+class Arrange(StrEnum):
+    """How a staged tile lies in shared memory."""
+
+    ROWS = "rows"  # one padded tile
+    TILES = "tiles"  # each instruction tile contiguous
+
+
+class Residency(StrEnum):
+    """Where partial sums live."""
+
+    FRAGMENT = "fragment"
+    GLOBAL = "global"
+
+
+class Raster(StrEnum):
+    """The order of blocks over the output."""
+
+    LINEAR = "linear"
+    GROUPED = "grouped"
+    PANELS = "panels"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Three extents, m×n×k, of an instruction; in elements."""
+
+    m: int
+    n: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Two counts, rows×columns: warps in a block, fragments in a warp."""
+
+    m: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a kernel computes: D = A·B through its epilogue, on these types and layouts. D is row-major.
+
+    Attributes:
+        a: element type of A and of B.
+        acc: accumulator type.
+        d: element type of D.
+        layout: of A and B.
+        epilogue: from accumulator to D.
+        residue: which sizes it takes.
+    """
+
+    a: ElementType
+    acc: ElementType
+    d: ElementType
+    layout: Layout = Layout.RR
+    epilogue: Epilogue = Epilogue.NONE
+    residue: Residue = Residue.EXACT
+
+    @property
+    def a_row_major(self) -> bool:
+        return self.layout in (Layout.RR, Layout.RC)
+
+    @property
+    def b_row_major(self) -> bool:
+        return self.layout in (Layout.RR, Layout.CR)
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """How a kernel computes its operation.
+
+    Attributes:
+        operation: what it computes.
+        inst: instruction shape.
+        warps: warps in a block, down and across.
+        frags: accumulator fragments in a warp, down and across.
+        k_steps: instructions along K in one slice.
+        feed: where fragments are loaded from.
+        copy: how tiles reach shared memory.
+        stages: shared-memory buffers in flight.
+        pad_a, pad_b, pad_d: extra elements on a staged row.
+        arrange_a, arrange_b: how a staged tile lies.
+        fragment_buffers: operand fragments per position, 2 loads one K step ahead.
+        residency: where partial sums live.
+        raster: block order over D.
+        split_k: blocks that share one tile of D along K.
+    """
+
+    operation: Operation
+    inst: Shape
+    warps: Grid
+    frags: Grid
+    k_steps: int
+    feed: Feed
+    copy: Copy
+    stages: int
+    pad_a: int
+    pad_b: int
+    pad_d: int
+    arrange_a: Arrange
+    arrange_b: Arrange
+    fragment_buffers: int
+    residency: Residency
+    raster: Raster
+    split_k: int
+
+    def __str__(self) -> str:
+        return name(self)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation on sizes: A is m×k, B is k×n, D is m×n; sizes and leading dimensions in elements."""
+
+    operation: Operation
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldd: int
+
+    def __post_init__(self) -> None:
+        for field in ("m", "n", "k", "lda", "ldb", "ldd"):
+            value = getattr(self, field)
+            if not 0 <= value <= MAX_SIZE:
+                raise ConfigError(
+                    f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}"
+                )
+
+    @classmethod
+    def packed(cls, operation: Operation, m: int, n: int, k: int, extra: int = 0) -> Problem:
+        """A problem whose leading dimensions are its extents plus ``extra`` elements (at least 1)."""
+        lda = (k if operation.a_row_major else m) + extra
+        ldb = (n if operation.b_row_major else k) + extra
+        return cls(operation, m, n, k, max(lda, 1), max(ldb, 1), max(n + extra, 1))
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading values. Every reader takes the text as typed and raises ConfigError with the nearest known value.
+
+
+def _enum_reader(kind: type[StrEnum]) -> Callable[[str, str], StrEnum]:
+    def read(key: str, text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            raise _unknown_value(key, text, [m.value for m in kind]) from None
+
+    return read
+
+
+def _read_type(key: str, text: str) -> ElementType:
+    if text in ABSENT_TYPES:
+        raise ConfigError(f"{key}={text}: {ABSENT_TYPES[text]}", "types: " + " ".join(ELEMENT_TYPES))
+    if text not in ELEMENT_TYPES:
+        raise _unknown_value(key, text, list(ELEMENT_TYPES))
+    return ELEMENT_TYPES[text]
+
+
+def _read_int(low: int, high: int) -> Callable[[str, str], int]:
+    def read(key: str, text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise ConfigError(f"{key}={text} is not a whole number from {low} to {high}", f"for example {key}={max(low, 1)}")
+        return int(text)
+
+    return read
+
+
+def _read_extents(count: int) -> Callable[[str, str], tuple[int, ...]]:
+    example = "x".join(["16"] * count if count == 3 else ["2"] * count)
+
+    def read(key: str, text: str) -> tuple[int, ...]:
+        parts = text.split("x")
+        one = _read_int(1, MAX_COUNT if count == 2 else 1024)
+        if len(parts) != count:
+            raise ConfigError(f"{key}={text} is not {count} numbers joined by x", f"for example {key}={example}")
+        return tuple(one(key, part) for part in parts)
+
+    return read
+
+
+def _read_shape(key: str, text: str) -> Shape:
+    m, n, k = _read_extents(3)(key, text)
+    return Shape(m, n, k)
+
+
+def _read_grid(key: str, text: str) -> Grid:
+    m, n = _read_extents(2)(key, text)
+    return Grid(m, n)
+
+
+def _unknown_value(key: str, text: str, known: list[str]) -> ConfigError:
+    near = difflib.get_close_matches(text, known, n=1, cutoff=0.4)
+    hint = f"did you mean {key}={near[0]}? " if near else ""
+    return ConfigError(f"{key}={text} is not known", f"{hint}{key} is one of: {' '.join(known)}")
+
+
+#: Keys of a configuration, in the order of cli.md, each with its reader. The first six are the operation's.
+READERS: dict[str, Callable[[str, str], Any]] = {
+    "a": _read_type,
+    "acc": _read_type,
+    "d": _read_type,
+    "layout": _enum_reader(Layout),
+    "epilogue": _enum_reader(Epilogue),
+    "residue": _enum_reader(Residue),
+    "inst": _read_shape,
+    "warps": _read_grid,
+    "frags": _read_grid,
+    "k_steps": _read_int(1, MAX_COUNT),
+    "feed": _enum_reader(Feed),
+    "copy": _enum_reader(Copy),
+    "stages": _read_int(1, MAX_COUNT),
+    "pad_a": _read_int(0, MAX_PAD),
+    "pad_b": _read_int(0, MAX_PAD),
+    "pad_d": _read_int(0, MAX_PAD),
+    "arrange_a": _enum_reader(Arrange),
+    "arrange_b": _enum_reader(Arrange),
+    "fragment_buffers": _read_int(1, 2),
+    "residency": _enum_reader(Residency),
+    "raster": _enum_reader(Raster),
+    "split_k": _read_int(1, 65_535),
+}
+
+OPERATION_KEYS = tuple(f.name for f in fields(Operation))
+CONFIG_KEYS = tuple(READERS)
+
+
+def read_value(key: str, text: str) -> Any:
+    """The value of ``key`` that ``text`` spells.
+
+    Raises:
+        ConfigError: no such key, or no such value; names the nearest known one.
+    """
+    if key not in READERS:
+        near = difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=0.4)
+        counts = "sizes are given in counts: warps, frags, k_steps" if key.startswith(("block", "warp_", "tile")) else ""
+        hint = f"did you mean {near[0]}? " if near and not counts else ""
+        raise ConfigError(f"{key!r} is no key of a configuration", counts or f"{hint}keys: {' '.join(CONFIG_KEYS)}")
+    return READERS[key](key, text)
+
+
+def read_pairs(text: str) -> dict[str, Any]:
+    """The values that ``key=value,…`` names; empty text names none.
+
+    Raises:
+        ConfigError: a part without ``=``, a key given twice, an unknown key or value.
+    """
+    values: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (s.strip() for s in part.partition("="))
+        if not equals:
+            raise ConfigError(f"{part!r} is not key=value", "for example inst=16x16x16,warps=2x2")
+        if key in values:
+            raise ConfigError(f"{key} is given twice", "give each key once")
+        values[key] = read_value(key, value)
+    return values
+
+
+def build(values: Mapping[str, Any]) -> KernelConfig:
+    """The configuration with exactly these values, one for every key of :data:`CONFIG_KEYS`."""
+    operation = Operation(**{k: values[k] for k in OPERATION_KEYS})
+    return KernelConfig(operation=operation, **{k: values[k] for k in CONFIG_KEYS if k not in OPERATION_KEYS})
+
+
+def values_of(config: KernelConfig) -> dict[str, Any]:
+    """The inverse of :func:`build`: every key of a configuration with its value, in the published order."""
+    held = {f.name: getattr(config.operation, f.name) for f in fields(Operation)}
+    held.update({f.name: getattr(config, f.name) for f in fields(KernelConfig) if f.name != "operation"})
+    return {key: held[key] for key in CONFIG_KEYS}
+
+
+def spell(value: Any) -> str:
+    """A configuration value as it is typed: ``f16``, ``2x2``, ``8``, ``shared``."""
+    return value.name if isinstance(value, ElementType) else str(value)
+
+
+def as_pairs(config: KernelConfig) -> str:
+    """The configuration as ``key=value,…``, every key spelt out."""
+    return ",".join(f"{key}={spell(value)}" for key, value in values_of(config).items())
+
+
+def read_size(text: str) -> tuple[int, int, int]:
+    """``MxNxK``, or one number for the cube.
+
+    Raises:
+        ConfigError: not one or three whole numbers.
+    """
+    parts = text.strip().lower().split("x")
+    if len(parts) == 1:
+        parts *= 3
+    if len(parts) != 3 or not all(re.fullmatch(r"[0-9]{1,10}", p) for p in parts):
+        raise ConfigError(f"{text!r} is no problem size", "give MxNxK, for example 256x512x128, or 2048 for the cube")
+    m, n, k = (int(p) for p in parts)
+    if max(m, n, k) > MAX_SIZE:
+        raise ConfigError(f"{text!r} is no problem size: the launchers take C ints", f"give at most {MAX_SIZE} in each direction")
+    return m, n, k
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The name.
+
+_RESIDENCY_WORD = {Residency.FRAGMENT: "resfrag", Residency.GLOBAL: "resglobal"}
+_SPLIT = {v: k for k, v in _RESIDENCY_WORD.items()}
+
+
+def _alternatives(kind: type[StrEnum]) -> str:
+    return "|".join(sorted((m.value for m in kind), key=len, reverse=True))
+
+
+_TYPES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
+_N = r"(?:0|[1-9][0-9]{0,4})"
+_NAME = re.compile(
+    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})_(?P<layout>{_alternatives(Layout)})"
+    rf"_(?P<epilogue>{_alternatives(Epilogue)})_(?P<residue>{_alternatives(Residue)})"
+    rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
+    rf"_(?P<feed>{_alternatives(Feed)})_(?P<copy>{_alternatives(Copy)})(?P<stages>{_N})"
+    rf"_p(?P<pad_a>{_N})x(?P<pad_b>{_N})x(?P<pad_d>{_N})"
+    rf"_(?P<arrange_a>{_alternatives(Arrange)})(?P<arrange_b>{_alternatives(Arrange)})"
+    rf"_fb(?P<fragment_buffers>{_N})_(?P<residency>{'|'.join(_SPLIT)})"
+    rf"_(?P<raster>{_alternatives(Raster)})_sk(?P<split_k>{_N})"
+)
+
+
+def name(config: KernelConfig) -> str:
+    """The one name of a configuration: symbol, file stem, record key and command-line argument.
+
+    No field is left out because it has its default, so two configurations never share a name.
+    """
+    o, c = config.operation, config
+    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}"
+    how = (
+        f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
+        f"_{c.arrange_a}{c.arrange_b}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.raster}_sk{c.split_k}"
+    )
+    return f"{what}__{how}"
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` has the beginning of a kernel name, so that :func:`parse` is the one to read it."""
+    return text.startswith("wmma_gemm_")
+
+
+def parse(text: str) -> KernelConfig:
+    """The configuration that ``text`` is the name of.
+
+    Raises:
+        ConfigError: not a name, or one with a value that no configuration has.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is no kernel name", "the grammar is in NAMES.md; `wmmagen check key=value,…` prints the name")
+    found = match.groupdict()
+    found["residency"] = _SPLIT[found["residency"]].value
+    return build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
