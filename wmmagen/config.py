@@ -391,7 +391,7 @@ _NAME = re.compile(
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
     rf"_(?P<feed>{_alternatives(Feed)})_(?P<copy>{_alternatives(Copy)})(?P<stages>{_N})"
     rf"_p(?P<pad_a>{_N})x(?P<pad_b>{_N})x(?P<pad_d>{_N})"
-    rf"_(?P<arrange_a>{_alternatives(Arrange)})(?P<arrange_b>{_alternatives(Arrange)})"
+    rf"_(?P<arrange_a>{_alternatives(Arrange)})(?P<arrange_b>{_alternatives(Arrange)})?"
     rf"_fb(?P<fragment_buffers>{_N})_(?P<residency>{'|'.join(_SPLIT)})"
     rf"_(?P<raster>{_alternatives(Raster)})_sk(?P<split_k>{_N})"
 )
@@ -403,10 +403,12 @@ def name(config: KernelConfig) -> str:
     No field is left out because it has its default, so two configurations never share a name.
     """
     o, c = config.operation, config
+    # One word where both operands lie alike: the other operand's word follows only where it differs.
+    arrange = c.arrange_a if c.arrange_a == c.arrange_b else f"{c.arrange_a}{c.arrange_b}"
     what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}"
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
-        f"_{c.arrange_a}{c.arrange_b}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.raster}_sk{c.split_k}"
+        f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.raster}_sk{c.split_k}"
     )
     return f"{what}__{how}"
 
@@ -426,5 +428,9 @@ def parse(text: str) -> KernelConfig:
     if match is None:
         raise ConfigError(f"{text!r} is no kernel name", "the grammar is in NAMES.md; `wmmagen check key=value,…` prints the name")
     found = match.groupdict()
+    found["arrange_b"] = found["arrange_b"] or found["arrange_a"]
     found["residency"] = _SPLIT[found["residency"]].value
-    return build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
+    config = build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
+    if name(config) != text:
+        raise ConfigError(f"{text!r} is no kernel name: it is spelt {name(config)!r}", "use that spelling")
+    return config
