@@ -12,6 +12,7 @@ the system, which is why the largest block is 1 KB smaller than the multiprocess
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 
 from wmmagen.errors import ConfigError
@@ -101,6 +102,9 @@ ARCHS: dict[int, Arch] = {
     )
 }
 
+#: ``sm_75``, ``compute_75``, ``75`` or ``7.5``.
+_SPELLING = re.compile(r"(?:sm_|compute_)?([1-9][0-9]{1,2})|([1-9][0-9]?)\.([0-9])", re.ASCII)
+
 #: Architectures that a CUDA 13 compiler lists, but whose limits the guide's table does not give.
 UNSOURCED = (88, 107)
 
@@ -111,13 +115,13 @@ def find(text: str) -> Arch:
     Raises:
         ConfigError: no such architecture, or one whose limits no document gives.
     """
-    digits = text.strip().lower().removeprefix("sm_").removeprefix("compute_").replace(".", "")
+    match = _SPELLING.fullmatch(text.strip().lower())
     fix = "known: " + ", ".join(a.name for a in ARCHS.values() if a.sm >= 75)
-    if not digits.isdecimal() or not digits.isascii() or len(digits) > 4:
+    if match is None:
         near = difflib.get_close_matches(text, [a.name for a in ARCHS.values()], n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"--arch {text!r} is no architecture", hint + fix)
-    sm = int(digits)
+    sm = int("".join(filter(None, match.groups())))
     if sm in UNSOURCED:
         raise ConfigError(
             f"sm_{sm} is listed by the compiler, but the guide's table of compute capabilities does not give its limits, "
@@ -149,7 +153,9 @@ def occupancy(arch: Arch, threads: int, registers: int, shared_bytes: int) -> in
     if registers:
         per_warp = _ceil_div(registers * WARP_SIZE, REGISTER_UNIT) * REGISTER_UNIT
         resident_warps = (REGISTERS_PER_SM // SCHEDULERS // per_warp) * SCHEDULERS
-        limits.append(resident_warps // (_ceil_div(warps, SCHEDULERS) * SCHEDULERS))
+        # The launch itself needs registers for whole rounds of the schedulers; residency counts warps.
+        launchable = _ceil_div(warps, SCHEDULERS) * SCHEDULERS * per_warp <= REGISTERS_PER_SM
+        limits.append(resident_warps // warps if launchable else 0)
     per_block = _ceil_div(shared_bytes, SHARED_UNIT) * SHARED_UNIT + arch.shared_reserved
     if per_block:
         limits.append(arch.shared_sm // per_block)

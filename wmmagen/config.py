@@ -309,7 +309,12 @@ def read_value(key: str, text: str) -> Any:
     """
     if key not in READERS:
         near = difflib.get_close_matches(key, CONFIG_KEYS, n=1, cutoff=0.4)
-        counts = "sizes are given in counts: warps, frags, k_steps" if key.startswith(("block", "warp_", "tile")) else ""
+        counts = ""
+        if key.startswith(("block", "warp_", "tile")):
+            counts = (
+                "tiles are given in counts, so that each is a whole number of instructions: "
+                "BLOCK_M = warps x frags x inst (first numbers), BLOCK_N the same (second numbers), BLOCK_K = k_steps x inst k"
+            )
         hint = f"did you mean {near[0]}? " if near and not counts else ""
         raise ConfigError(f"{key!r} is no key of a configuration", counts or f"{hint}keys: {' '.join(CONFIG_KEYS)}")
     return READERS[key](key, text)

@@ -24,6 +24,7 @@ class ElementType:
         bits: width of one element in memory.
         precision: bits of significand with the implied one; for integers the bits of magnitude.
         integer: whether arithmetic on it wraps instead of rounding.
+        zero: the C++ expression of its zero that needs no operator of a class type.
         header: the toolkit header that defines ``storage``; empty where the language does.
         experimental: in ``wmma::experimental``; documented as removed from sm_90 on.
     """
@@ -34,6 +35,7 @@ class ElementType:
     bits: int
     precision: int
     integer: bool = False
+    zero: str = "0"
     header: str = ""
     experimental: bool = False
 
@@ -51,11 +53,11 @@ class ElementType:
         return (1 << self.precision) - 1 if self.integer else 1 << self.precision
 
 
-F16 = ElementType("f16", "half", "half", 16, 11, header="cuda_fp16.h")
-BF16 = ElementType("bf16", "__nv_bfloat16", "__nv_bfloat16", 16, 8, header="cuda_bf16.h")
-TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11)
-F32 = ElementType("f32", "float", "float", 32, 24)
-F64 = ElementType("f64", "double", "double", 64, 53)
+F16 = ElementType("f16", "half", "half", 16, 11, zero="__float2half(0.0f)", header="cuda_fp16.h")
+BF16 = ElementType("bf16", "__nv_bfloat16", "__nv_bfloat16", 16, 8, zero="__float2bfloat16(0.0f)", header="cuda_bf16.h")
+TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f")
+F32 = ElementType("f32", "float", "float", 32, 24, zero="0.0f")
+F64 = ElementType("f64", "double", "double", 64, 53, zero="0.0")
 S8 = ElementType("s8", "signed char", "signed char", 8, 7, integer=True)
 U8 = ElementType("u8", "unsigned char", "unsigned char", 8, 8, integer=True)
 S32 = ElementType("s32", "int", "int", 32, 31, integer=True)

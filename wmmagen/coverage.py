@@ -1,0 +1,52 @@
+"""What the templates make today: known values, and which of them a part exists for.
+
+Not legality: a value that is missing here breaks no rule and carries no rule id. Whoever adds a mechanism widens a row.
+"""
+
+from __future__ import annotations
+
+from wmmagen.config import KernelConfig, spell, values_of
+from wmmagen.errors import NotGeneratedYet
+
+#: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
+GENERATED: dict[str, tuple[str, ...]] = {
+    "a": ("f16",),
+    "acc": ("f32", "f16"),
+    "d": ("f32", "f16"),
+    "layout": ("rr",),
+    "epilogue": ("none",),
+    "residue": ("exact",),
+    "arrange_a": ("rows",),
+    "arrange_b": ("rows",),
+    "fragment_buffers": ("1",),
+    "residency": ("fragment",),
+    "raster": ("linear",),
+    "split_k": ("1",),
+}
+
+
+def missing(config: KernelConfig) -> list[str]:
+    """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
+    values = {key: spell(value) for key, value in values_of(config).items()}
+    sentences = [
+        f"{key}={values[key]} is known, but not generated yet; made today: {key}={' '.join(made)}"
+        for key, made in GENERATED.items()
+        if values[key] not in made
+    ]
+    if not sentences and values["d"] != values["acc"]:
+        sentences.append(
+            f"d={values['d']} from acc={values['acc']} is known, but not generated yet; "
+            f"made today: D of the accumulator's type, d={values['acc']}"
+        )
+    return sentences
+
+
+def demand(config: KernelConfig) -> None:
+    """Return where ``config`` can be rendered.
+
+    Raises:
+        NotGeneratedYet: it cannot; the message holds every sentence.
+    """
+    sentences = missing(config)
+    if sentences:
+        raise NotGeneratedYet("\n".join(sentences), "choose one of the values that are made today")

@@ -1,0 +1,166 @@
+"""A whole configuration from the keys that somebody typed.
+
+A key that is left out takes the first value, in the order of preference below, with which the configuration is legal
+for the keys that were given and the architecture. So ``inst=8x32x16`` alone is a working kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wmmagen import coverage, instructions, rules
+from wmmagen.arch import Arch
+from wmmagen.config import (
+    Arrange,
+    Copy,
+    Epilogue,
+    Feed,
+    Grid,
+    KernelConfig,
+    Layout,
+    Raster,
+    Residency,
+    Residue,
+    Shape,
+    build,
+    is_name,
+    parse,
+    read_pairs,
+    read_value,
+)
+from wmmagen.dtypes import F16
+from wmmagen.errors import ConfigError
+
+#: Keys whose default depends on nothing else.
+_PLAIN: dict[str, Any] = {
+    "layout": Layout.RR,
+    "epilogue": Epilogue.NONE,
+    "residue": Residue.EXACT,
+    "feed": Feed.SHARED,
+    "pad_d": 0,
+    "arrange_a": Arrange.ROWS,
+    "arrange_b": Arrange.ROWS,
+    "fragment_buffers": 1,
+    "residency": Residency.FRAGMENT,
+    "raster": Raster.LINEAR,
+    "split_k": 1,
+}
+
+_WARPS = (Grid(2, 2), Grid(2, 1), Grid(1, 2), Grid(1, 1))
+_FRAGS = (Grid(4, 4), Grid(4, 2), Grid(2, 4), Grid(2, 2), Grid(1, 2), Grid(2, 1), Grid(1, 1))
+_K_STEPS = (2, 1, 4)
+
+
+def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False) -> KernelConfig:
+    """The preferred legal configuration that has the ``given`` values.
+
+    Where no legal one exists, the most preferred one is returned, so that :func:`wmmagen.rules.check` can say what is
+    wrong with it.
+    """
+    fixed = {**_PLAIN, **_of_types(given), **given}
+    preferred: KernelConfig | None = None
+    for choice in _choices(fixed, arch, strict_isa):
+        config = build({**fixed, **choice})
+        preferred = preferred or config
+        if rules.legal(config, arch, strict_isa=strict_isa):
+            return config
+    assert preferred is not None
+    return preferred
+
+
+def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Types and shape: the first row of the instruction table that agrees with what was given."""
+    a = given.get("a", F16)
+    rows = instructions.of_operand(a) or instructions.of_operand(F16)
+    rows = tuple(r for r in rows if given.get("acc", r.acc) == r.acc) or rows
+    row = rows[0]
+    acc = given.get("acc", row.acc)
+    layout = Layout(row.layouts[0])
+    return {"a": a, "acc": acc, "d": acc, "inst": Shape(row.m, row.n, row.k), "layout": layout}
+
+
+def _choices(fixed: Mapping[str, Any], arch: Arch, strict_isa: bool) -> Iterator[dict[str, Any]]:
+    """Values for the keys that are still open, the most preferred combination first.
+
+    The axes that vary slowest are those whose first value is worth the most: an unpadded tile costs more than a
+    shorter pipeline, and that more than a smaller tile.
+    """
+    axes: list[tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]] = [
+        (("pad_a", "pad_b"), _pads(fixed, strict_isa)),
+        (("copy", "stages"), _pipelines(fixed, arch)),
+        (("warps",), [(w,) for w in _WARPS]),
+        (("frags",), [(f,) for f in _FRAGS]),
+        (("k_steps",), [(k,) for k in _K_STEPS]),
+    ]
+    for combination in itertools.product(*(values for _, values in axes)):
+        keys = itertools.chain.from_iterable(keys for keys, _ in axes)
+        values = itertools.chain.from_iterable(combination)
+        yield {key: value for key, value in zip(keys, values, strict=True) if key not in fixed}
+
+
+def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int]]:
+    """Copies past the registers win where they exist, and with more buffers than one."""
+    if fixed["feed"] is Feed.GLOBAL:
+        return [(Copy.NONE, 1)]
+    past, through = [(Copy.CPASYNC, 3), (Copy.CPASYNC, 2)], [(Copy.LD, 2), (Copy.LD, 1)]
+    return past + through if arch.sm >= 80 and fixed.get("stages") != 1 else through + past
+
+
+def _pads(fixed: Mapping[str, Any], strict_isa: bool) -> Sequence[tuple[int, int]]:
+    """One 16-byte unit makes rows an odd number of units apart, which shared memory reads without conflicts."""
+    if fixed["feed"] is Feed.GLOBAL:
+        return [(0, 0)]
+    unit = 128 // fixed["a"].bits
+    sizes = (2 * unit, unit, 0) if strict_isa else (unit, 2 * unit, 0)
+    return [(size, size) for size in sizes]
+
+
+def read_config(text: str, arch: Arch, *, strict_isa: bool = False) -> KernelConfig:
+    """The configuration that the command line's ``CONFIG`` stands for.
+
+    Args:
+        text: a kernel name, ``key=value,…`` over the defaults, or the path of a TOML file with the same keys.
+        arch: the architecture that defaults are chosen for.
+
+    Raises:
+        ConfigError: it is none of these, or a key or value in it is unknown.
+    """
+    text = text.strip()
+    if is_name(text):
+        return parse(text)
+    if text.endswith(".toml"):
+        return complete(read_toml(Path(text)), arch, strict_isa=strict_isa)
+    return complete(read_pairs(text), arch, strict_isa=strict_isa)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values that a TOML file gives: one ``key = value`` a line, strings or whole numbers.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or has an unknown key or value.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}", "give the path of a TOML file, or key=value,…") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is no TOML: {error}", 'for example: inst = "16x16x16"') from None
+    for key, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise ConfigError(f"{path}: {key} is neither a string nor a whole number", f'for example: {key} = "…"')
+    return {key: read_value(key, str(value)) for key, value in table.items()}
+
+
+def demand(config: KernelConfig, arch: Arch, *, strict_isa: bool = False) -> None:
+    """Return where ``config`` is legal on ``arch`` and can be rendered.
+
+    Raises:
+        IllegalConfig: a rule is broken.
+        NotGeneratedYet: none is, but no template makes it.
+    """
+    rules.demand(config, arch, strict_isa=strict_isa)
+    coverage.demand(config)

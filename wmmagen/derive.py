@@ -1,0 +1,206 @@
+"""Every derived number, stated once: in Python for one configuration, on NumPy columns for a space, in C++ for a file.
+
+Names in CAPITALS are numbers; the generated files carry them under the same names. Names in small letters are flags:
+structure that is settled when a file is rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wmmagen import instructions
+from wmmagen.arch import MAX_THREADS_PER_BLOCK, WARP_SIZE, Arch
+from wmmagen.config import (
+    Arrange,
+    Copy,
+    Epilogue,
+    Feed,
+    KernelConfig,
+    Layout,
+    Problem,
+    Raster,
+    Residency,
+    Residue,
+)
+from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.expr import Expr, parse
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of a kernel.
+
+    Attributes:
+        name: in Python, C++ and messages.
+        meaning: the comment beside it in a generated file.
+        expr: how it follows from the numbers above it; None for a number that the configuration gives.
+    """
+
+    name: str
+    meaning: str
+    expr: Expr | None = None
+
+
+def _given(name: str, meaning: str) -> Constant:
+    return Constant(name, meaning)
+
+
+def _derived(name: str, text: str, meaning: str) -> Constant:
+    return Constant(name, meaning, parse(text))
+
+
+#: In the order of a generated file. A constant may use only what stands above it.
+CONSTANTS: tuple[Constant, ...] = (
+    _given("A_BITS", "of an element of A or B"),
+    _given("D_BITS", "of an element of D"),
+    _given("INST_M", "one matrix instruction"),
+    _given("INST_N", ""),
+    _given("INST_K", ""),
+    _given("WARPS_M", "warps in a block, down"),
+    _given("WARPS_N", "and across"),
+    _given("FRAGS_M", "accumulator fragments in a warp, down"),
+    _given("FRAGS_N", "and across"),
+    _given("K_STEPS", "instructions along K in one slice"),
+    _given("STAGES", "slices in shared memory at a time"),
+    _given("PAD_A", "extra elements on a staged row of A"),
+    _given("PAD_B", "and of B"),
+    _derived("WARP_M", "FRAGS_M * INST_M", "tile of D that one warp computes"),
+    _derived("WARP_N", "FRAGS_N * INST_N", ""),
+    _derived("BLOCK_M", "WARPS_M * WARP_M", "tile of D that one block computes"),
+    _derived("BLOCK_N", "WARPS_N * WARP_N", ""),
+    _derived("BLOCK_K", "K_STEPS * INST_K", "one slice of K"),
+    _derived("THREADS", f"WARPS_M * WARPS_N * {WARP_SIZE}", "in a block"),
+    _derived("VECTOR", "128 // A_BITS", "elements of A or B in 16 bytes"),
+    _derived("D_VECTOR", "128 // D_BITS", "elements of D in 16 bytes"),
+    _derived("A_ROWS", "BLOCK_M if a_row_major else BLOCK_K", "the slice of A: contiguous rows"),
+    _derived("A_COLS", "BLOCK_K if a_row_major else BLOCK_M", "of so many elements"),
+    _derived("B_ROWS", "BLOCK_K if b_row_major else BLOCK_N", "the slice of B: contiguous rows"),
+    _derived("B_COLS", "BLOCK_N if b_row_major else BLOCK_K", "of so many elements"),
+    _derived("LDS_A", "A_COLS + PAD_A", "leading dimension of A in shared memory"),
+    _derived("LDS_B", "B_COLS + PAD_B", "and of B"),
+    _derived("A_STEP_M", "INST_M * LDS_A if a_row_major else INST_M", "from one instruction tile of A to the next"),
+    _derived("A_STEP_K", "INST_K if a_row_major else INST_K * LDS_A", "and along K"),
+    _derived("B_STEP_N", "INST_N if b_row_major else INST_N * LDS_B", "from one instruction tile of B to the next"),
+    _derived("B_STEP_K", "INST_K * LDS_B if b_row_major else INST_K", "and along K"),
+    _derived("A_TILE_STEP", "INST_K if a_row_major else INST_M", "from one tile of A to the next within a row"),
+    _derived("B_TILE_STEP", "INST_N if b_row_major else INST_K", "from one tile of B to the next within a row"),
+    _derived("D_TILE_STEP", "INST_N", "from one tile of D to the next within a row"),
+    _derived("A_STAGE", "A_ROWS * LDS_A", "elements of A in one stage"),
+    _derived("B_STAGE", "B_ROWS * LDS_B", "and of B"),
+    _derived("B_BASE", "STAGES * A_STAGE", "where the stages of B begin, in elements"),
+    _derived("SHARED_BYTES", "B_BASE * A_BITS // 8 + STAGES * B_STAGE * A_BITS // 8", "dynamic shared memory of a block"),
+    _derived("A_ROW_VECTORS", "A_COLS // VECTOR", "16-byte vectors in a row of A's slice"),
+    _derived("B_ROW_VECTORS", "B_COLS // VECTOR", "and of B's"),
+    _derived("A_COPIES", "A_ROWS * A_ROW_VECTORS // THREADS", "vectors of A that each thread copies per slice"),
+    _derived("B_COPIES", "B_ROWS * B_ROW_VECTORS // THREADS", "and of B"),
+)
+
+#: Numbers that rules and reports use and no generated file needs.
+COSTS: tuple[Constant, ...] = (
+    _given("ACC_BITS", "of an element of the accumulator"),
+    _given("A_FRAGMENT_BITS", "of A's fragment in one thread"),
+    _given("B_FRAGMENT_BITS", "and of B's"),
+    _given("ACC_FRAGMENT_BITS", "and of the accumulator's"),
+    _derived("SHARED_TOTAL", "SHARED_BYTES if feed_shared else 0", "shared memory of a block, in bytes"),
+    _derived(
+        "ACC_REGISTERS",
+        f"WARP_M * WARP_N * ACC_BITS // {32 * WARP_SIZE}",
+        "registers of each thread that hold partial sums",
+    ),
+)
+
+#: Limits of an architecture, by the names that rules use.
+ARCH_NAMES = ("SM", "MAX_SHARED_BYTES")
+#: The numbers of a call.
+LAUNCH_NAMES = ("M", "N", "K", "LDA", "LDB", "LDD")
+#: The addresses of a call, in bytes; known to a launcher only.
+ADDRESS_NAMES = ("A_ADDRESS", "B_ADDRESS", "D_ADDRESS")
+MAX_THREADS = MAX_THREADS_PER_BLOCK
+
+
+def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
+    """Every flag of a configuration: ``feed_shared``, ``a_f16``, ``a_row_major``, …"""
+    o = config.operation
+    chosen: dict[str, tuple[object, list[Any]]] = {
+        "a": (o.a.name, list(ELEMENT_TYPES)),
+        "acc": (o.acc.name, list(ELEMENT_TYPES)),
+        "d": (o.d.name, list(ELEMENT_TYPES)),
+        "layout": (o.layout, list(Layout)),
+        "epilogue": (o.epilogue, list(Epilogue)),
+        "residue": (o.residue, list(Residue)),
+        "feed": (config.feed, list(Feed)),
+        "copy": (config.copy, list(Copy)),
+        "arrange_a": (config.arrange_a, list(Arrange)),
+        "arrange_b": (config.arrange_b, list(Arrange)),
+        "residency": (config.residency, list(Residency)),
+        "raster": (config.raster, list(Raster)),
+    }
+    held = {f"{key}_{member}": value == member for key, (value, members) in chosen.items() for member in members}
+    held["a_row_major"] = o.a_row_major
+    held["b_row_major"] = o.b_row_major
+    held["strict_isa"] = strict_isa
+    return held
+
+
+def given(config: KernelConfig) -> dict[str, int]:
+    """The numbers that the configuration and the tables give, before anything is derived."""
+    c, o = config, config.operation
+    row = instructions.find(o.a, o.acc, c.inst.m, c.inst.n, c.inst.k)
+    # A shape that no instruction has breaks its own rule; the widest fragment keeps the others meaningful.
+    registers = (row.a_registers, row.b_registers, row.acc_registers) if row else (8, 8, 8)
+    return {
+        "A_BITS": o.a.bits,
+        "D_BITS": o.d.bits,
+        "ACC_BITS": o.acc.bits,
+        "INST_M": c.inst.m,
+        "INST_N": c.inst.n,
+        "INST_K": c.inst.k,
+        "WARPS_M": c.warps.m,
+        "WARPS_N": c.warps.n,
+        "FRAGS_M": c.frags.m,
+        "FRAGS_N": c.frags.n,
+        "K_STEPS": c.k_steps,
+        "STAGES": c.stages,
+        "PAD_A": c.pad_a,
+        "PAD_B": c.pad_b,
+        "PAD_D": c.pad_d,
+        "FRAGMENT_BUFFERS": c.fragment_buffers,
+        "SPLIT_K": c.split_k,
+        "A_FRAGMENT_BITS": registers[0] * instructions.REGISTER_BITS,
+        "B_FRAGMENT_BITS": registers[1] * instructions.REGISTER_BITS,
+        "ACC_FRAGMENT_BITS": registers[2] * instructions.REGISTER_BITS,
+    }
+
+
+def extend(base: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` and everything that follows from it; ints stay ints, columns stay columns."""
+    values = dict(base)
+    for constant in CONSTANTS + COSTS:
+        if constant.expr is not None:
+            values[constant.name] = constant.expr(values)
+    return values
+
+
+def of_arch(arch: Arch) -> dict[str, int]:
+    """The limits of an architecture, by the names that rules use."""
+    return {"SM": arch.sm, "MAX_SHARED_BYTES": arch.shared_block}
+
+
+def of_problem(problem: Problem) -> dict[str, int]:
+    """The numbers of a call, by the names that rules use."""
+    p = problem
+    return dict(zip(LAUNCH_NAMES, (p.m, p.n, p.k, p.lda, p.ldb, p.ldd), strict=True))
+
+
+def values(
+    config: KernelConfig, arch: Arch | None = None, problem: Problem | None = None, *, strict_isa: bool = False
+) -> dict[str, Any]:
+    """Every number and flag that is known about a configuration, an architecture and a call."""
+    known = extend({**given(config), **flags(config, strict_isa=strict_isa)})
+    if arch is not None:
+        known.update(of_arch(arch))
+    if problem is not None:
+        known.update(of_problem(problem))
+    return known

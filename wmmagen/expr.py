@@ -1,0 +1,233 @@
+"""One expression, three readers: Python ints, NumPy columns, and the C++ compiler.
+
+The subset is whole-number arithmetic and logic that means the same in both languages:
+
+- numbers: decimal literals, UPPER_CASE names, ``+ - * // %``, and ``x if flag else y``;
+- truths: lower_case names (flags), comparisons of two numbers, ``and or not``.
+
+``//`` and ``%`` agree between the languages for operands that are not negative, so a difference may not stand under
+them. Flags are structure: they are known when a file is rendered and never reach C++; :meth:`Expr.cpp` folds them.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+Env = Mapping[str, Any]
+
+_ARITHMETIC: dict[type[ast.operator], tuple[str, str, int, Callable[[Any, Any], Any]]] = {
+    # node: (Python, C++, precedence, on values)
+    ast.Add: ("+", "+", 5, operator.add),
+    ast.Sub: ("-", "-", 5, operator.sub),
+    ast.Mult: ("*", "*", 6, operator.mul),
+    ast.FloorDiv: ("//", "/", 6, operator.floordiv),
+    ast.Mod: ("%", "%", 6, operator.mod),
+}
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+}
+_PRECEDENCE = {"if": 0, "or": 1, "and": 2, "compare": 4, "not": 7, "atom": 8}
+
+
+class ExprError(ValueError):
+    """A text outside the subset. Raised when a table is read, never for a user's input."""
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A parsed expression. ``text`` is what was written, ``truth`` whether its value is a truth or a number."""
+
+    text: str
+    truth: bool
+    _node: ast.expr
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names it reads, flags included."""
+        return frozenset(n.id for n in ast.walk(self._node) if isinstance(n, ast.Name))
+
+    def __call__(self, env: Env) -> Any:
+        """Its value where each name is an int (or a bool), or a NumPy column; columns broadcast.
+
+        Raises:
+            KeyError: a name that ``env`` does not hold.
+        """
+        return _value(self._node, env)
+
+    def fold(self, known: Env) -> Expr | bool | int:
+        """The expression that is left when ``known`` names are what they are; a plain value where nothing is left."""
+        node = _fold(self._node, known)
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, bool) else int(node.value)  # type: ignore[arg-type]
+        return Expr(ast.unparse(node), self.truth, node)
+
+    def cpp(self, rename: Mapping[str, str] | None = None) -> str:
+        """The expression in C++, with as few parentheses as its precedence needs.
+
+        Args:
+            rename: names that are spelt differently there; the spelling must bind as tightly as a name.
+        """
+        return _cpp(self._node, rename or {})[0]
+
+
+@lru_cache(maxsize=None)
+def parse(text: str) -> Expr:
+    """Read ``text`` as an expression of the subset.
+
+    Raises:
+        ExprError: it is not one.
+    """
+    try:
+        node = ast.parse(" ".join(text.split()), mode="eval").body
+    except SyntaxError as error:
+        raise ExprError(f"{text!r}: {error.msg}") from None
+    return Expr(" ".join(text.split()), _is_truth(node, text), node)
+
+
+def _is_truth(node: ast.expr, text: str) -> bool:
+    """Check the grammar of ``node`` and say which of the two kinds it is."""
+
+    def demand(child: ast.expr, truth: bool) -> None:
+        if _is_truth(child, text) is not truth:
+            raise ExprError(f"{text!r}: {ast.unparse(child)!r} should be a {'truth' if truth else 'number'}")
+
+    match node:
+        case ast.Constant(value=bool()):
+            return True
+        case ast.Constant(value=int(value)) if value >= 0:
+            return False
+        case ast.Name(id=name):
+            if name not in (name.lower(), name.upper()):
+                raise ExprError(f"{text!r}: {name!r} is neither a NUMBER nor a flag")
+            return name == name.lower()
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            demand(left, False)
+            demand(right, False)
+            if isinstance(op, (ast.FloorDiv, ast.Mod)) and any(isinstance(n, ast.Sub) for n in ast.walk(node)):
+                raise ExprError(f"{text!r}: a difference under // or % may be negative, where the languages differ")
+            return False
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+            demand(left, False)
+            demand(right, False)
+            return True
+        case ast.BoolOp(values=values):
+            for value in values:
+                demand(value, True)
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            demand(operand, True)
+            return True
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            demand(test, True)
+            kind = _is_truth(body, text)
+            demand(orelse, kind)
+            return kind
+    raise ExprError(f"{text!r}: {ast.unparse(node)!r} is outside the common subset of Python and C++")
+
+
+def _value(node: ast.expr, env: Env) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return env[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _ARITHMETIC[type(op)][3](_value(left, env), _value(right, env))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _COMPARISONS[type(op)][1](_value(left, env), _value(right, env))
+        case ast.BoolOp(op=op, values=values):
+            return _combine(isinstance(op, ast.And), [_value(v, env) for v in values])
+        case ast.UnaryOp(operand=operand):
+            value = _value(operand, env)
+            return np.logical_not(value) if isinstance(value, np.ndarray) else not value
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            condition = _value(test, env)
+            if isinstance(condition, np.ndarray):
+                return np.where(condition, _value(body, env), _value(orelse, env))
+            return _value(body if condition else orelse, env)
+    raise AssertionError(ast.dump(node))
+
+
+def _combine(both: bool, values: list[Any]) -> Any:
+    if any(isinstance(v, np.ndarray) for v in values):
+        reduce = np.logical_and if both else np.logical_or
+        result = values[0]
+        for value in values[1:]:
+            result = reduce(result, value)
+        return result
+    return all(values) if both else any(values)
+
+
+def _fold(node: ast.expr, known: Env) -> ast.expr:
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if names and names <= known.keys():
+        value = _value(node, known)
+        return ast.Constant(bool(value) if _is_truth(node, "") else int(value))
+    match node:
+        case ast.BinOp(left=left, op=op, right=right):
+            return ast.BinOp(_fold(left, known), op, _fold(right, known))
+        case ast.Compare(left=left, ops=ops, comparators=[right]):
+            return ast.Compare(_fold(left, known), ops, [_fold(right, known)])
+        case ast.UnaryOp(op=op, operand=operand):
+            return ast.UnaryOp(op, _fold(operand, known))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            condition = _fold(test, known)
+            if isinstance(condition, ast.Constant):
+                return _fold(body if condition.value else orelse, known)
+            return ast.IfExp(condition, _fold(body, known), _fold(orelse, known))
+        case ast.BoolOp(op=op, values=values):
+            return _fold_logic(op, [_fold(v, known) for v in values])
+    return node
+
+
+def _fold_logic(op: ast.boolop, values: list[ast.expr]) -> ast.expr:
+    absorbing = isinstance(op, ast.Or)
+    if any(isinstance(v, ast.Constant) and v.value is absorbing for v in values):
+        return ast.Constant(absorbing)
+    left = [v for v in values if not isinstance(v, ast.Constant)]
+    if not left:
+        return ast.Constant(not absorbing)
+    return left[0] if len(left) == 1 else ast.BoolOp(op, left)
+
+
+def _cpp(node: ast.expr, rename: Mapping[str, str]) -> tuple[str, int]:
+    """C++ text and the precedence of its outermost operator."""
+
+    def child(inner: ast.expr, least: int) -> str:
+        text, precedence = _cpp(inner, rename)
+        return text if precedence >= least else f"({text})"
+
+    match node:
+        case ast.Constant(value=value):
+            return (str(value).lower() if isinstance(value, bool) else str(value)), _PRECEDENCE["atom"]
+        case ast.Name(id=name):
+            return rename.get(name, name), _PRECEDENCE["atom"]
+        case ast.BinOp(left=left, op=op, right=right):
+            _, symbol, precedence, _ = _ARITHMETIC[type(op)]
+            return f"{child(left, precedence)} {symbol} {child(right, precedence + 1)}", precedence
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            precedence = _PRECEDENCE["compare"]
+            symbol = _COMPARISONS[type(op)][0]
+            return f"{child(left, precedence + 1)} {symbol} {child(right, precedence + 1)}", precedence
+        case ast.BoolOp(op=op, values=values):
+            # Parentheses around && under || are not needed, but compilers warn without them.
+            symbol, precedence = ("&&", _PRECEDENCE["and"]) if isinstance(op, ast.And) else ("||", _PRECEDENCE["or"])
+            parts = [child(v, _PRECEDENCE["compare"]) for v in values]
+            return f" {symbol} ".join(parts), precedence
+        case ast.UnaryOp(operand=operand):
+            return f"!{child(operand, _PRECEDENCE['not'])}", _PRECEDENCE["not"]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return f"{child(test, 1)} ? {child(body, 1)} : {child(orelse, 1)}", _PRECEDENCE["if"]
+    raise AssertionError(ast.dump(node))

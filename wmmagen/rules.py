@@ -1,0 +1,817 @@
+"""The rules: what makes a configuration, an architecture or a call illegal. Nothing else in wmmagen refuses one.
+
+A rule is data. Its one expression is evaluated on ints to refuse a configuration, on NumPy columns to prune a space, is
+printed as a ``static_assert`` into the generated file (scopes ``static`` and ``arch``) or as a check into its launcher
+(scope ``launch``), and is a row of RULES.md. Ids are permanent: a retired rule's id is never given to another.
+
+Legality is not taste: what is slow is not illegal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from wmmagen import derive, instructions
+from wmmagen.arch import Arch
+from wmmagen.config import CONFIG_KEYS, KernelConfig, Problem, build, spell, values_of
+from wmmagen.config import name as name_of
+from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.errors import IllegalConfig
+from wmmagen.expr import Expr, parse
+
+GUIDE = "CUDA C++ Programming Guide, Warp Matrix Functions"
+GUIDE_TYPES = "CUDA C++ Programming Guide, Warp Matrix Functions, Element Types and Matrix Sizes"
+GUIDE_LIMITS = "CUDA C++ Programming Guide, Compute Capabilities, Technical Specifications"
+PTX_WMMA = "PTX ISA, Matrix Fragments for WMMA, alignment of wmma.load and wmma.store"
+PTX_CPASYNC = "PTX ISA, cp.async"
+CUDA13 = "CUDA 13 Release Notes, deprecated architectures"
+CONTRACT = "the contract of the generated launcher"
+TEMPLATE = "templates/README.md"
+
+
+class Scope(StrEnum):
+    """What a rule needs to know, and thereby where it is enforced."""
+
+    STATIC = "static"  # the configuration: message, pruning, static_assert
+    ARCH = "arch"  # and the architecture: the same, the assertion guarded
+    LAUNCH = "launch"  # and the call: message, check in the launcher
+    TOOLCHAIN = "toolchain"  # the compiler at hand: message only
+
+
+class Status(StrEnum):
+    """What a launcher answers where a call breaks a rule; a name of its status enum."""
+
+    SIZE = "WMMAGEN_BAD_SIZE"
+    LEADING_DIMENSION = "WMMAGEN_BAD_LEADING_DIMENSION"
+    POINTER = "WMMAGEN_BAD_POINTER"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table.
+
+    Attributes:
+        id: permanent.
+        name: for people.
+        scope: what it needs to know.
+        expr: holds where the rule is kept.
+        says: what it demands, in one line without numbers; the text of its assertion.
+        when: the structure in which the rule speaks at all (flags only); None for always.
+        message: what is wrong, with the numbers, in ``str.format`` fields over the values.
+        fix: what to do.
+        reason: why the rule exists.
+        source: the document that says so.
+        knobs: counting keys (or M, N, K, LDA, …) whose nearest legal values are worth naming, the likeliest first.
+        status: for launch rules, the launcher's answer.
+    """
+
+    id: str
+    name: str
+    scope: Scope
+    expr: Expr
+    says: str
+    message: str
+    fix: str
+    reason: str
+    source: str
+    when: Expr | None = None
+    knobs: tuple[str, ...] = ()
+    status: Status | None = None
+
+    def __post_init__(self) -> None:
+        if not self.expr.truth or (self.when is not None and not self.when.truth):
+            raise ValueError(f"{self.id}: a rule and its condition are truths")
+        if (self.status is not None) is not (self.scope is Scope.LAUNCH):
+            raise ValueError(f"{self.id}: a status belongs to launch rules, and to all of them")
+
+    @property
+    def strict(self) -> bool:
+        """Whether it speaks under ``--strict-isa`` only."""
+        return self.when is not None and "strict_isa" in self.when.names
+
+    def applies(self, known: Mapping[str, Any]) -> Any:
+        """Whether the rule speaks; a bool, or a column of them."""
+        return True if self.when is None else self.when(known)
+
+    def kept(self, known: Mapping[str, Any]) -> Any:
+        """Whether the rule is kept, where it does not speak included; a bool, or a column of them."""
+        if not self.expr.names <= known.keys():
+            return True
+        applies = self.applies(known)
+        if applies is False:
+            return True
+        holds = self.expr(known)
+        return holds if applies is True else ~applies | holds
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a configuration or a call breaks, in words with its numbers."""
+
+    rule: Rule
+    message: str
+    fix: str
+
+    def as_json(self) -> dict[str, str]:
+        """An element of ``violations`` of ``check --json``."""
+        return {
+            "id": self.rule.id,
+            "rule": self.rule.name,
+            "message": self.message,
+            "fix": self.fix,
+            "source": self.rule.source,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.rule.id} {self.rule.name}: {self.message}\n  fix: {self.fix}\n  source: {self.rule.source}"
+
+
+def _rule(
+    id: str,
+    name: str,
+    scope: Scope,
+    expr: str,
+    *,
+    says: str,
+    message: str,
+    fix: str,
+    reason: str,
+    source: str,
+    when: str | None = None,
+    knobs: Sequence[str] = (),
+    status: Status | None = None,
+) -> Rule:
+    condition = parse(when) if when else None
+    return Rule(id, name, scope, parse(expr), says, message, fix, reason, source, condition, tuple(knobs), status)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# T: types and instructions.
+
+
+#: Which operand types share a set of shapes, an accumulator set, a first architecture. Written out, because ids are
+#: permanent; the sets themselves come from the instruction table, and a type that is missing here fails the import.
+_SHAPE_GROUPS = {
+    "T101": ("f16", "bf16", "s8", "u8"),
+    "T102": ("tf32",),
+    "T103": ("f64",),
+    "T104": ("s4", "u4"),
+    "T105": ("b1",),
+}
+_ACCUMULATOR_GROUPS = {
+    "T111": ("f16",),
+    "T112": ("bf16", "tf32"),
+    "T113": ("f64",),
+    "T114": ("s8", "u8", "s4", "u4", "b1"),
+}
+#: Types whose first architecture is one that every supported compiler knows need no rule of their own: K701, K702.
+_ARCH_GROUPS = {"T131": ("bf16", "tf32", "f64")}
+_OPERANDS = tuple(dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS))
+
+
+def _any(prefix: str, members: Iterable[str]) -> str:
+    return " or ".join(f"{prefix}_{member}" for member in members)
+
+
+def _common(types: Sequence[str], of: Callable[[instructions.Instruction], Any]) -> list[Any]:
+    """What the instructions of each of ``types`` have in common; it must be the same for all of them."""
+    found = [list(dict.fromkeys(of(i) for i in instructions.INSTRUCTIONS if i.a.name == t)) for t in types]
+    if any(values != found[0] for values in found):
+        raise ValueError(f"{types} do not share a rule: {found}")
+    return found[0]
+
+
+def _shape_rules() -> Iterable[Rule]:
+    for id, types in _SHAPE_GROUPS.items():
+        shapes = _common(types, lambda i: (i.m, i.n, i.k))
+        yield _rule(
+            id,
+            "instruction-shape",
+            Scope.STATIC,
+            " or ".join(f"(INST_M == {m} and INST_N == {n} and INST_K == {k})" for m, n, k in shapes),
+            when=_any("a", types),
+            says="the instruction has a shape that the hardware has",
+            message="no WMMA instruction multiplies {a} in the shape {inst} (m x n x k)",
+            fix="inst is one of: " + " ".join(f"{m}x{n}x{k}" for m, n, k in shapes),
+            reason="The hardware has these shapes and no others; the compiler's own refusal is a page about an "
+            "incomplete type.",
+            source=GUIDE_TYPES,
+        )
+
+
+def _accumulator_rules() -> Iterable[Rule]:
+    for id, types in _ACCUMULATOR_GROUPS.items():
+        accumulators = _common(types, lambda i: i.acc.name)
+        yield _rule(
+            id,
+            "accumulator-type",
+            Scope.STATIC,
+            _any("acc", accumulators),
+            when=_any("a", types),
+            says="the accumulator is one of the operand's",
+            message="products of {a} cannot be accumulated in {acc}",
+            fix=f"acc is one of: {' '.join(accumulators)}",
+            reason="The hardware accumulates each operand type in these types only.",
+            source=GUIDE_TYPES,
+        )
+
+
+def _arch_rules() -> Iterable[Rule]:
+    for id, types in _ARCH_GROUPS.items():
+        (min_sm,) = _common(types, lambda i: i.min_sm)
+        yield _rule(
+            id,
+            "type-needs-architecture",
+            Scope.ARCH,
+            f"SM >= {min_sm}",
+            when=_any("a", types),
+            says=f"operands of this type need sm_{min_sm}",
+            message=f"sm_{{SM}} has no matrix instruction for {{a}}; the first architecture that has it is sm_{min_sm}",
+            fix=f"--arch sm_{min_sm} or later, or a type that older ones have: {{older_types}}",
+            reason="Older tensor cores do not have the type.",
+            source=GUIDE_TYPES,
+        )
+
+
+for _groups in (_SHAPE_GROUPS, _ACCUMULATOR_GROUPS):
+    if {t for types in _groups.values() for t in types} != set(_OPERANDS):
+        raise ValueError("an operand type has no rule for its shapes or accumulators")
+if {t for types in _ARCH_GROUPS.values() for t in types} != {i.a.name for i in instructions.INSTRUCTIONS if i.min_sm > 75}:
+    raise ValueError("an operand type has no rule for its first architecture")
+
+_SUBBYTE = _any("a", (name for name in _OPERANDS if ELEMENT_TYPES[name].experimental))
+
+_TYPES: tuple[Rule, ...] = (
+    _rule(
+        "T100",
+        "operand-type",
+        Scope.STATIC,
+        _any("a", _OPERANDS),
+        says="A and B are of an operand type",
+        message="{a} is no operand of a matrix instruction",
+        fix="a is one of: " + " ".join(_OPERANDS),
+        reason="f32 and s32 are accumulators only; tf32 is the operand that is stored as float.",
+        source=GUIDE_TYPES,
+    ),
+    *_shape_rules(),
+    *_accumulator_rules(),
+    _rule(
+        "T121",
+        "sub-byte-layout",
+        Scope.STATIC,
+        "layout_rc",
+        when=_SUBBYTE,
+        says="sub-byte operands lie row-major (A) and column-major (B)",
+        message="{a} operands lie in layout rc only (A row-major, B column-major); asked was {layout}",
+        fix="layout=rc",
+        reason="The experimental sub-byte fragments exist for this pair only.",
+        source=GUIDE_TYPES,
+    ),
+    *_arch_rules(),
+    _rule(
+        "T141",
+        "experimental-type",
+        Scope.ARCH,
+        "SM < 90",
+        when=_SUBBYTE,
+        says="sub-byte operands end before sm_90",
+        message="{a} is experimental and documented as removed from sm_90 on; asked was sm_{SM}",
+        fix="a=s8 or a=u8, or an architecture before sm_90",
+        reason="It still compiles there, to a slow emulation that may vanish.",
+        source=GUIDE_TYPES,
+    ),
+    _rule(
+        "K701",
+        "wmma-exists",
+        Scope.TOOLCHAIN,
+        "SM >= 70",
+        says="the architecture has tensor cores",
+        message="sm_{SM} has no WMMA: tensor cores begin with sm_70",
+        fix="--arch sm_75 or later",
+        reason="There are no tensor cores to program.",
+        source=GUIDE,
+    ),
+    _rule(
+        "K702",
+        "compiler-has-architecture",
+        Scope.TOOLCHAIN,
+        "SM < 70 or SM >= 75",
+        says="the compiler makes code for the architecture",
+        message="sm_{SM} has WMMA, but a CUDA 13 compiler makes no code for it; sm_70 and sm_72 need a CUDA 12 toolkit",
+        fix="--arch sm_75 or later, or `wmmagen render` the file for sm_75 and compile it with CUDA 12",
+        reason="CUDA 13 dropped the architectures before sm_75.",
+        source=CUDA13,
+    ),
+)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# L: leading dimensions. 16 bytes by the guide, a fragment by the PTX ISA.
+
+_LDM_REASON = (
+    "load_matrix_sync and store_matrix_sync take a leading dimension of whole 16-byte units: a multiple of 8 elements "
+    "of 16 bits, 4 of 32. The rule is about the leading dimension, not about the pad."
+)
+_LDM_STRICT_REASON = (
+    "The PTX ISA wants the start of every row aligned to the fragment of one thread, which the C++ guide does not ask."
+)
+
+
+def _staged_ldm(operand: str) -> Iterable[Rule]:
+    o, low = operand, operand.lower()
+    words = (
+        f"the leading dimension of the staged {o} is LDS_{o} = {o}_COLS {{{o}_COLS}} + pad_{low} {{PAD_{o}}} = {{LDS_{o}}} "
+        f"elements of {{A_BITS}} bits, "
+    )
+    number = {"A": 1, "B": 2}[o]
+    yield _rule(
+        f"L20{number}",
+        f"staged-ldm-{low}",
+        Scope.STATIC,
+        f"LDS_{o} % VECTOR == 0",
+        when="feed_shared",
+        says=f"the leading dimension of the staged {o} is a multiple of 16 bytes",
+        message=words + "no multiple of {VECTOR} (16 bytes)",
+        fix=f"change pad_{low}",
+        reason=_LDM_REASON,
+        source=f"{GUIDE}, load_matrix_sync: ldm",
+        knobs=(f"pad_{low}",),
+    )
+    yield _rule(
+        f"L21{number}",
+        f"staged-ldm-{low}-strict",
+        Scope.STATIC,
+        f"LDS_{o} * A_BITS % {o}_FRAGMENT_BITS == 0",
+        when="feed_shared and strict_isa",
+        says=f"every row of the staged {o} starts on a whole fragment",
+        message=words + f"and every row must start on the {{{o}_FRAGMENT_BITS}} bits of a thread's fragment",
+        fix=f"change pad_{low}",
+        reason=_LDM_STRICT_REASON,
+        source=PTX_WMMA,
+        knobs=(f"pad_{low}",),
+    )
+
+
+def _call_ldm(operand: str, number: int, vector: str, when: str | None) -> Iterable[Rule]:
+    o, low = operand, operand.lower()
+    bits = "D_BITS" if o == "D" else "A_BITS"
+    fragment = "ACC_FRAGMENT_BITS" if o == "D" else f"{o}_FRAGMENT_BITS"
+    yield _rule(
+        f"L22{number}",
+        f"call-ldm-{low}",
+        Scope.LAUNCH,
+        f"LD{o} % {vector} == 0",
+        when=when,
+        says=f"ld{low} is a multiple of 16 bytes",
+        message=f"ld{low} = {{LD{o}}} is no multiple of {{{vector}}} elements (16 bytes)",
+        fix=f"give {o} a leading dimension that is one",
+        reason=_LDM_REASON + " Copies are 16 bytes wide, too.",
+        source=f"{GUIDE}, load_matrix_sync: ldm",
+        knobs=(f"LD{o}",),
+        status=Status.LEADING_DIMENSION,
+    )
+    strict_when = {"A": "feed_global and strict_isa", "B": "feed_global and strict_isa", "D": "strict_isa"}[o]
+    yield _rule(
+        f"L23{number}",
+        f"call-ldm-{low}-strict",
+        Scope.LAUNCH,
+        f"LD{o} % ({fragment} // {bits}) == 0",
+        when=strict_when,
+        says=f"every row of {o} starts on a whole fragment",
+        message=f"ld{low} = {{LD{o}}}: every row must start on the {{{fragment}}} bits of a thread's fragment",
+        fix=f"give {o} a leading dimension that is a multiple of that",
+        reason=_LDM_STRICT_REASON,
+        source=PTX_WMMA,
+        knobs=(f"LD{o}",),
+        status=Status.LEADING_DIMENSION,
+    )
+
+
+def _least_ld(operand: str, number: int, expr: str, extent: str) -> Rule:
+    return _rule(
+        f"L24{number}",
+        f"least-ld{operand.lower()}",
+        Scope.LAUNCH,
+        expr,
+        says=f"ld{operand.lower()} is at least the {extent} of {operand}",
+        message=f"ld{operand.lower()} = {{LD{operand}}} is less than the {extent} of {operand}",
+        fix="a leading dimension counts the elements from one row to the next: at least the row itself",
+        reason="Rows would overlap, and the last one would be read past its end.",
+        source=CONTRACT,
+        knobs=(f"LD{operand}",),
+        status=Status.LEADING_DIMENSION,
+    )
+
+
+_LEADING: tuple[Rule, ...] = (
+    *_staged_ldm("A"),
+    *_staged_ldm("B"),
+    *_call_ldm("A", 1, "VECTOR", None),
+    *_call_ldm("B", 2, "VECTOR", None),
+    *_call_ldm("D", 3, "D_VECTOR", None),
+    _least_ld("A", 1, "LDA >= (K if a_row_major else M)", "extent of a row"),
+    _least_ld("B", 2, "LDB >= (N if b_row_major else K)", "extent of a row"),
+    _least_ld("D", 3, "LDD >= N", "N columns"),
+)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# P: pointers. 256 bits for every tile, not for the first one. The PTX ISA asks for the fragment's size, which is never
+# more than 256 bits, so its reading adds nothing here.
+
+_POINTER_REASON = (
+    "load_matrix_sync and store_matrix_sync take a 256-bit aligned pointer, and that holds for every tile of the operand, "
+    "not for its first. Where a tile is 8 elements of 16 bits wide, every second one starts 16 bytes off. No test can see "
+    "it in global memory: the hardware accepts such an address there, and nothing promises that it goes on doing so."
+)
+
+
+def _staged_tiles(operand: str, number: int, across: str) -> Rule:
+    o, low = operand, operand.lower()
+    tiles = f"WARPS_{across} * FRAGS_{across}"
+    steps = (
+        f"the instruction tiles of the staged {o} start {{{o}_STEP_{across}}} elements apart along {across} and "
+        f"{{{o}_STEP_K}} along K, stages {{{o}_STAGE}}, of {{A_BITS}} bits each; "
+    )
+    fix = f"arrange_{low}=tiles, an instruction shape that is not 8 wide along {across}, or the other layout of {o}"
+    return _rule(
+        f"P30{number}",
+        f"staged-tiles-{low}",
+        Scope.STATIC,
+        f"({tiles} == 1 or {o}_STEP_{across} * A_BITS % 256 == 0)"
+        f" and (K_STEPS == 1 or {o}_STEP_K * A_BITS % 256 == 0)"
+        f" and {o}_STAGE * A_BITS % 256 == 0",
+        when="feed_shared",
+        says=f"every instruction tile of the staged {o} starts on 256 bits",
+        message=steps + "every one must start on 256 bits",
+        fix=fix,
+        reason=_POINTER_REASON,
+        source=f"{GUIDE}, load_matrix_sync: mptr",
+        knobs=(f"pad_{low}",),
+    )
+
+
+def _global_tiles(operand: str, number: int, fix: str) -> Rule:
+    o = operand
+    bits = "D_BITS" if o == "D" else "A_BITS"
+    call = "store_matrix_sync" if o == "D" else "load_matrix_sync"
+    return _rule(
+        f"P30{number}",
+        f"global-tiles-{o.lower()}",
+        Scope.STATIC,
+        f"{o}_TILE_STEP * {bits} % 256 == 0",
+        when="residency_fragment" if o == "D" else "feed_global",
+        says=f"every instruction tile of {o} in global memory starts on 256 bits",
+        message=f"in global memory the {{inst}} tiles of {o} start {{{o}_TILE_STEP}} elements of {{{bits}}} bits apart "
+        "within a row; every one must start on 256 bits",
+        fix=fix,
+        reason=_POINTER_REASON,
+        source=f"{GUIDE}, {call}: mptr",
+    )
+
+
+def _address(operand: str, number: int, expr: str, align: int, when: str | None, why: str) -> Rule:
+    return _rule(
+        f"P32{number}",
+        f"pointer-{operand.lower()}-{align}",
+        Scope.LAUNCH,
+        expr,
+        when=when,
+        says=f"{operand} is aligned to {align} bytes",
+        message=f"{operand} is not aligned to {align} bytes",
+        fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
+        reason=why,
+        source=f"{GUIDE}, load_matrix_sync: mptr" if align == 32 else PTX_CPASYNC,
+        status=Status.POINTER,
+    )
+
+
+_FED = "The first tile is loaded or stored right at the pointer, which the guide wants 256-bit aligned."
+_COPIED = "Slices are copied 16 bytes at a time from the pointer on."
+
+_POINTERS: tuple[Rule, ...] = (
+    _staged_tiles("A", 1, "M"),
+    _staged_tiles("B", 2, "N"),
+    _global_tiles("A", 3, "feed=shared, or an instruction shape that is wider there"),
+    _global_tiles("B", 4, "feed=shared, or an instruction shape that is wider there"),
+    _global_tiles("D", 5, "d=f32, or an instruction shape that is wider along N"),
+    _address("A", 1, "A_ADDRESS % 16 == 0", 16, "feed_shared", _COPIED),
+    _address("B", 2, "B_ADDRESS % 16 == 0", 16, "feed_shared", _COPIED),
+    _address("A", 3, "A_ADDRESS % 32 == 0", 32, "feed_global", _FED),
+    _address("B", 4, "B_ADDRESS % 32 == 0", 32, "feed_global", _FED),
+    _address("D", 5, "D_ADDRESS % 32 == 0", 32, None, _FED),
+    _rule(
+        "P326",
+        "pointers-not-null",
+        Scope.LAUNCH,
+        "D_ADDRESS != 0 and (K == 0 or (A_ADDRESS != 0 and B_ADDRESS != 0))",
+        says="a matrix that holds elements is not null",
+        message="a matrix that holds elements has a null pointer",
+        fix="allocate it first",
+        reason="A kernel that reads it ends the context.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    ),
+)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# R: resources.  C: copies.  X: axes that mean nothing under another.  N: the sizes of a call.
+
+_RESOURCES: tuple[Rule, ...] = (
+    _rule(
+        "R401",
+        "threads-per-block",
+        Scope.STATIC,
+        f"THREADS <= {derive.MAX_THREADS}",
+        says="a block has 1024 threads at most",
+        message="{warps} warps are {THREADS} threads; a block holds 1024 at most",
+        fix="fewer warps, more fragments per warp",
+        reason="The hardware launches no larger block.",
+        source=GUIDE_LIMITS,
+    ),
+    _rule(
+        "R402",
+        "shared-memory-per-block",
+        Scope.ARCH,
+        "SHARED_BYTES <= MAX_SHARED_BYTES",
+        when="feed_shared",
+        says="the stages fit into the shared memory of a block",
+        message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements take {SHARED_BYTES} bytes of shared memory; "
+        "a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
+        fix="fewer stages, fewer k_steps, or a smaller block (warps, frags)",
+        reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file declares "
+        "no static memory.",
+        source=GUIDE_LIMITS,
+        knobs=("stages", "k_steps"),
+    ),
+)
+
+
+def _copy_rules(operand: str, number: int) -> Iterable[Rule]:
+    o, low = operand, operand.lower()
+    yield _rule(
+        f"C51{number}",
+        f"copy-rows-{low}",
+        Scope.STATIC,
+        f"{o}_COLS % VECTOR == 0",
+        when="feed_shared",
+        says=f"a row of {o}'s slice is a whole number of 16-byte vectors",
+        message=f"a row of {o}'s slice is {{{o}_COLS}} elements, which is no whole number of 16-byte vectors of {{VECTOR}}",
+        fix="more fragments or warps along that row, or more k_steps",
+        reason="Every copy moves 16 bytes within one row.",
+        source=TEMPLATE,
+    )
+    yield _rule(
+        f"C52{number}",
+        f"copy-share-{low}",
+        Scope.STATIC,
+        f"{o}_ROWS * {o}_ROW_VECTORS % THREADS == 0",
+        when="feed_shared",
+        says=f"the threads share the vectors of {o}'s slice evenly",
+        message=f"a slice of {o} is {{{o}_ROWS}} rows of {{{o}_ROW_VECTORS}} 16-byte vectors, which {{THREADS}} threads "
+        "cannot share evenly",
+        fix="more k_steps or frags, or fewer warps",
+        reason="The copy loop is unrolled without a tail, so that no thread leaves it early.",
+        source=TEMPLATE,
+        knobs=("k_steps",),
+    )
+
+
+_COPIES: tuple[Rule, ...] = (
+    _rule(
+        "C501",
+        "cpasync-needs-architecture",
+        Scope.ARCH,
+        "SM >= 80",
+        when="copy_cpasync",
+        says="cp.async needs sm_80",
+        message="cp.async begins with sm_80; asked was sm_{SM}",
+        fix="copy=ld,stages=2",
+        reason="Earlier architectures copy through registers only.",
+        source=PTX_CPASYNC,
+    ),
+    _rule(
+        "C502",
+        "cpasync-stages",
+        Scope.STATIC,
+        "STAGES >= 2",
+        when="copy_cpasync",
+        says="cp.async fills one buffer while another is read",
+        message="copy=cpasync with stages={STAGES}: there is no buffer to fill while one is read",
+        fix="stages=2 or more",
+        reason="A copy that nothing overlaps is waited for in full; copy=ld does that with less.",
+        source=TEMPLATE,
+        knobs=("stages",),
+    ),
+    _rule(
+        "C503",
+        "ld-stages",
+        Scope.STATIC,
+        "STAGES <= 2",
+        when="copy_ld",
+        says="registers hold one slice ahead",
+        message="copy=ld with stages={STAGES}: registers hold one slice ahead, so a third buffer would never be filled",
+        fix="stages=1, stages=2, or copy=cpasync (sm_80 and later)",
+        reason="The next slice waits in registers, and there is one set of them.",
+        source=TEMPLATE,
+        knobs=("stages",),
+    ),
+    *_copy_rules("A", 1),
+    *_copy_rules("B", 2),
+)
+
+
+def _meaningless(id: str, name: str, expr: str, when: str, key: str, only: str, why: str) -> Rule:
+    return _rule(
+        id,
+        name,
+        Scope.STATIC,
+        expr,
+        when=when,
+        says=f"{key} is {only} where {why}",
+        message=f"{key}={{{key}}} means nothing where {why}",
+        fix=f"{key}={only}",
+        reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
+        source="NAMES.md",
+    )
+
+
+_UNFED = "feed=global: nothing is staged"
+_AXES: tuple[Rule, ...] = (
+    _meaningless("X601", "no-copy", "copy_none", "feed_global", "copy", "none", _UNFED),
+    _meaningless("X602", "no-stages", "STAGES == 1", "feed_global", "stages", "1", _UNFED),
+    _meaningless("X603", "no-pad-a", "PAD_A == 0", "feed_global", "pad_a", "0", _UNFED),
+    _meaningless("X604", "no-pad-b", "PAD_B == 0", "feed_global", "pad_b", "0", _UNFED),
+    _meaningless("X605", "no-arrangement-a", "arrange_a_rows", "feed_global", "arrange_a", "rows", _UNFED),
+    _meaningless("X606", "no-arrangement-b", "arrange_b_rows", "feed_global", "arrange_b", "rows", _UNFED),
+    _meaningless(
+        "X607", "no-pad-d", "PAD_D == 0", "epilogue_none", "pad_d", "0", "D is stored straight from the fragments"
+    ),
+    _rule(
+        "X608",
+        "staging-needs-a-copy",
+        Scope.STATIC,
+        "copy_ld or copy_cpasync",
+        when="feed_shared",
+        says="something fills shared memory",
+        message="feed=shared with copy={copy}: nothing would fill shared memory",
+        fix="copy=ld or copy=cpasync, or feed=global",
+        reason="Fragments would be loaded from memory that nobody wrote.",
+        source="NAMES.md",
+    ),
+)
+
+
+def _multiple(axis: str, number: int) -> Rule:
+    return _rule(
+        f"N80{number}",
+        f"multiple-of-block-{axis.lower()}",
+        Scope.LAUNCH,
+        f"{axis} % BLOCK_{axis} == 0",
+        when="residue_exact",
+        says=f"{axis} is a multiple of BLOCK_{axis}",
+        message=f"{axis} = {{{axis}}} is no multiple of BLOCK_{axis} = {{BLOCK_{axis}}}; residue=exact takes multiples only",
+        fix=f"pad {axis}, or a kernel with another block tile",
+        reason="Such a kernel has no code for a part of a tile, which is what makes it fast.",
+        source=CONTRACT,
+        knobs=(axis,),
+        status=Status.SIZE,
+    )
+
+
+_SIZES: tuple[Rule, ...] = (
+    _rule(
+        "N800",
+        "sizes-not-negative",
+        Scope.LAUNCH,
+        "M >= 0 and N >= 0 and K >= 0",
+        says="sizes are not negative",
+        message="{M}x{N}x{K} has a negative size",
+        fix="sizes are 0 or more",
+        reason="There is no such matrix.",
+        source=CONTRACT,
+        status=Status.SIZE,
+    ),
+    _multiple("M", 1),
+    _multiple("N", 2),
+    _multiple("K", 3),
+    _rule(
+        "N804",
+        "grid-limit",
+        Scope.LAUNCH,
+        "M // BLOCK_M <= 2147483647 // (N // BLOCK_N if N >= BLOCK_N else 1)",
+        says="the blocks fit into one grid",
+        message="{M}x{N} is {M} / {BLOCK_M} by {N} / {BLOCK_N} blocks, more than a grid holds (2147483647)",
+        fix="a kernel with a larger block tile, or several calls",
+        reason="Blocks are numbered in one dimension, which ends there.",
+        source=GUIDE_LIMITS,
+        status=Status.SIZE,
+    ),
+)
+
+#: The table, in the order in which violations are reported.
+RULES: tuple[Rule, ...] = (
+    *_TYPES,
+    *_LEADING,
+    *_POINTERS,
+    *_RESOURCES,
+    *_COPIES,
+    *_AXES,
+    *_SIZES,
+)
+
+if len({r.id for r in RULES}) != len(RULES):
+    raise ValueError("two rules share an id")
+
+
+def broken(known: Mapping[str, Any]) -> list[Rule]:
+    """The rules that the values of one configuration break, in the order of the table."""
+    return [rule for rule in RULES if not rule.kept(known)]
+
+
+def legal(config: KernelConfig, arch: Arch | None = None, *, strict_isa: bool = False) -> bool:
+    """Whether ``config`` breaks no rule; quicker than :func:`check`, which also finds the words."""
+    known = derive.values(config, arch, strict_isa=strict_isa)
+    return all(rule.kept(known) for rule in RULES)
+
+
+def check(
+    config: KernelConfig,
+    arch: Arch | None = None,
+    problem: Problem | None = None,
+    *,
+    strict_isa: bool = False,
+) -> list[Violation]:
+    """Every rule that ``config`` breaks, in the order of the table; empty where it is legal.
+
+    Rules that need an architecture or a call speak where one is given.
+    """
+    known = derive.values(config, arch, problem, strict_isa=strict_isa)
+    return [_explain(rule, known, config) for rule in broken(known)]
+
+
+def demand(
+    config: KernelConfig, arch: Arch | None = None, problem: Problem | None = None, *, strict_isa: bool = False
+) -> None:
+    """Return where ``config`` is legal.
+
+    Raises:
+        IllegalConfig: it is not; the message holds every violation.
+    """
+    violations = check(config, arch, problem, strict_isa=strict_isa)
+    if violations:
+        where = (f" on {arch}" if arch else "") + (f" for {problem}" if problem else "")
+        lines = "\n".join(str(v) for v in violations)
+        raise IllegalConfig(
+            f"{name_of(config)} is illegal{where}:\n{lines}", violations[0].fix, violations
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words for a violation: the numbers, and the nearest values that would be legal.
+
+
+def _explain(rule: Rule, known: Mapping[str, Any], config: KernelConfig) -> Violation:
+    words = {**{k: spell(v) for k, v in values_of(config).items()}, **{k: v for k, v in known.items() if k.isupper()}}
+    words["older_types"] = " ".join(dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS if i.min_sm <= 75))
+    fix = rule.fix.format(**words)
+    near = [text for knob in rule.knobs if (text := _nearest(rule, knob, known))]
+    if near:
+        fix = f"{fix} (nearest legal: {'; '.join(near)})"
+    return Violation(rule, rule.message.format(**words), fix)
+
+
+def _nearest(rule: Rule, knob: str, known: Mapping[str, Any]) -> str:
+    """The values of ``knob`` next to the present one, on both sides, with which ``rule`` is kept; empty for none."""
+    name = knob.upper()
+    present = known[name]
+    column = np.arange(max(_LEAST.get(knob, 0), present - _REACH), present + _REACH + 1)
+    kept = rule.kept(derive.extend({**known, name: column}))
+    below = column[kept & (column < present)]
+    above = column[kept & (column > present)]
+    found = [*below[-1:], *above[:1]]
+    word = knob if len(knob) == 1 else knob.lower()
+    return f"{word}={' or '.join(str(v) for v in found)}" if found else ""
+
+
+#: How far from the present value a nearest one is looked for; above every pad and block tile that has a use.
+_REACH = 4096
+#: Counts begin with 1, everything else with 0.
+_LEAST = {"stages": 1, "k_steps": 1}
+
+
+def with_values(config: KernelConfig, **changes: Any) -> KernelConfig:
+    """``config`` with some keys changed, the operation's among them."""
+    unknown = changes.keys() - set(CONFIG_KEYS)
+    if unknown:
+        raise KeyError(f"no keys of a configuration: {sorted(unknown)}")
+    return build({**values_of(config), **changes})
+
+
+def launch_rules(*, strict_isa: bool = False) -> tuple[Rule, ...]:
+    """The rules that a launcher checks."""
+    return tuple(r for r in RULES if r.scope is Scope.LAUNCH and (strict_isa or not r.strict))
+
