@@ -1,0 +1,446 @@
+"""Supervision of a child process, with targets that need no GPU. Limits are generous: they are caught, not measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wmmagen.backends import Launch, Pointer, worker
+from wmmagen.backends.supervisor import READY, Channel, Supervisor
+from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
+
+LIMIT_S = 30.0
+SHORT_S = 1.0
+
+
+def obedient(channel: Channel, *arguments: object) -> None:
+    """Does what each request says."""
+    channel.send(READY)
+    while True:
+        try:
+            request = channel.receive()
+        except EOFError:
+            return
+        channel.send(answer(request, arguments))
+
+
+def answer(request: Any, arguments: tuple[object, ...]) -> object:
+    match request:
+        case "pid":
+            return ("ok", os.getpid())
+        case "arguments":
+            return ("ok", arguments)
+        case "modules":
+            return ("ok", sorted(sys.modules))
+        case "hang":
+            time.sleep(3600)
+        case "exit":
+            os._exit(7)
+        case "segv":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "raise":
+            raise ZeroDivisionError("the last words")
+        case "launch" | "crash":
+            return ("fault", request, "out of resources")
+        case "lambda":
+            return ("ok", lambda: None)
+        case "print":
+            print("noise on stdout")
+            return ("ok", None)
+        case ("echo", value):
+            return ("ok", value)
+        case ("reply", value):
+            return value
+    return ("ok", request)
+
+
+def dead_on_arrival(channel: Channel) -> None:
+    print("no such library", flush=True)
+    os._exit(3)
+
+
+def slow_to_start(channel: Channel) -> None:
+    time.sleep(4.0)
+    obedient(channel)
+
+
+def never_ready(channel: Channel) -> None:
+    time.sleep(3600)
+
+
+def says_something_else(channel: Channel) -> None:
+    channel.send("hello")
+    time.sleep(3600)
+
+
+def garbage(channel: Channel) -> None:
+    channel.send(READY)
+    channel.receive()
+    os.write(channel.fileno(), b"\x00garbage that is no message at all\x00" * 8)
+    time.sleep(3600)
+
+
+def deaf(channel: Channel) -> None:
+    """Starts, and reads nothing more: a large request fills the socket."""
+    channel.send(READY)
+    time.sleep(3600)
+
+
+def half_an_answer(channel: Channel) -> None:
+    channel.send(READY)
+    channel.receive()
+    os.write(channel.fileno(), b"wmm1\x01\x00\x00\x00")
+    time.sleep(3600)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Supervisor]]:
+    made: list[Supervisor] = []
+
+    def build(target: Callable[..., None] = obedient, *arguments: object, start_limit_s: float = 60.0) -> Supervisor:
+        made.append(Supervisor(target, arguments, start_limit_s=start_limit_s))
+        return made[-1]
+
+    yield build
+    for supervisor in made:
+        supervisor.close()
+
+
+def gone(pid: int) -> bool:
+    """Whether there is no such process any more, not even as a zombie."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_request_is_answered_by_another_process(make: Callable[..., Supervisor]) -> None:
+    supervisor = make(obedient, "left", 3)
+    assert supervisor.pid is None
+    pid = supervisor.ask("pid", limit_s=LIMIT_S)
+    assert pid == supervisor.pid != os.getpid()
+    assert supervisor.ask("arguments", limit_s=LIMIT_S) == ("left", 3)
+
+
+def test_a_hang_is_killed_and_the_next_request_works(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    first = supervisor.ask("pid", limit_s=LIMIT_S)
+    begin = time.monotonic()
+    with pytest.raises(TimeoutFault, match="the kernel did not end within 1 s"):
+        supervisor.ask("hang", limit_s=SHORT_S, what="the kernel")
+    assert time.monotonic() - begin < LIMIT_S
+    assert gone(first)
+    assert supervisor.ask("pid", limit_s=LIMIT_S) != first
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [("exit", "status 7"), ("segv", "SIGSEGV"), ("raise", "the last words"), ("lambda", "pickle")],
+)
+def test_a_crash_is_told_and_the_next_request_works(make: Callable[..., Supervisor], request_: str, words: str) -> None:
+    supervisor = make()
+    first = supervisor.ask("pid", limit_s=LIMIT_S)
+    with pytest.raises(CrashFault, match=words):
+        supervisor.ask(request_, limit_s=LIMIT_S)
+    assert gone(first)
+    assert supervisor.ask("pid", limit_s=LIMIT_S) != first
+
+
+def test_a_launch_fault_keeps_the_process(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    first = supervisor.ask("pid", limit_s=LIMIT_S)
+    with pytest.raises(LaunchFault, match="gemm: out of resources"):
+        supervisor.ask("launch", limit_s=LIMIT_S, what="gemm")
+    assert supervisor.ask("pid", limit_s=LIMIT_S) == first
+
+
+def test_a_reported_crash_ends_the_process(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    first = supervisor.ask("pid", limit_s=LIMIT_S)
+    with pytest.raises(CrashFault, match="out of resources"):
+        supervisor.ask("crash", limit_s=LIMIT_S)
+    assert supervisor.pid is None and gone(first)
+    assert supervisor.ask("pid", limit_s=LIMIT_S) != first
+
+
+def test_large_arrays_travel_and_come_back_writable(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    array = np.random.default_rng(3).integers(0, 256, 64 << 20, dtype=np.uint8)
+    empty = np.zeros(0, np.uint8)
+    back, nothing = supervisor.ask(("echo", [array, empty]), limit_s=LIMIT_S)
+    assert np.array_equal(back, array) and back.flags.writeable
+    assert nothing.size == 0
+
+
+@pytest.mark.parametrize(
+    "reply", [None, 7, ("ok",), ("ok", 1, 2, 3), ("fault", "launch"), ("fault", "typo", "text"), np.zeros(3), "ok"]
+)
+def test_a_nonsense_reply_is_a_crash(make: Callable[..., Supervisor], reply: object) -> None:
+    supervisor = make()
+    with pytest.raises(CrashFault, match="nonsense"):
+        supervisor.ask(("reply", reply), limit_s=LIMIT_S)
+    assert supervisor.ask("fine", limit_s=LIMIT_S) == "fine"
+
+
+def test_garbage_bytes_are_a_crash(make: Callable[..., Supervisor]) -> None:
+    supervisor = make(garbage)
+    with pytest.raises(CrashFault, match="nonsense"):
+        supervisor.ask("anything", limit_s=LIMIT_S)
+    assert supervisor.pid is None
+
+
+def test_half_an_answer_runs_into_the_limit(make: Callable[..., Supervisor]) -> None:
+    with pytest.raises(TimeoutFault):
+        make(half_an_answer).ask("anything", limit_s=SHORT_S)
+
+
+def test_a_request_that_is_never_read_runs_into_the_limit(make: Callable[..., Supervisor]) -> None:
+    with pytest.raises(TimeoutFault):
+        make(deaf).ask(np.zeros(64 << 20, np.uint8), limit_s=SHORT_S)
+
+
+def test_a_request_that_cannot_be_pickled_is_the_callers_error(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    with pytest.raises((AttributeError, TypeError)):
+        supervisor.ask(threading.Lock(), limit_s=LIMIT_S)
+    assert supervisor.ask("fine", limit_s=LIMIT_S) == "fine"
+
+
+def test_death_during_start_up(make: Callable[..., Supervisor]) -> None:
+    supervisor = make(dead_on_arrival)
+    for _ in range(2):
+        with pytest.raises(MissingPiece, match="did not start .*status 3: no such library"):
+            supervisor.ask("anything", limit_s=LIMIT_S)
+        assert supervisor.pid is None
+
+
+@pytest.mark.parametrize(("target", "limit_s"), [(never_ready, 2.0), (says_something_else, 60.0)])
+def test_a_start_that_does_not_get_ready(
+    make: Callable[..., Supervisor], target: Callable[..., None], limit_s: float
+) -> None:
+    supervisor = make(target, start_limit_s=limit_s)
+    with pytest.raises(MissingPiece, match="did not start"):
+        supervisor.ask("anything", limit_s=LIMIT_S)
+    assert supervisor.pid is None
+
+
+def test_the_start_is_not_charged_to_the_request(make: Callable[..., Supervisor]) -> None:
+    assert make(slow_to_start).ask("fine", limit_s=3.0) == "fine"
+
+
+def test_closing_leaves_no_child_and_is_idempotent(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    pid = supervisor.ask("pid", limit_s=LIMIT_S)
+    supervisor.close()
+    supervisor.close()
+    assert gone(pid)
+    with pytest.raises(RuntimeError, match="closed"):
+        supervisor.ask("fine", limit_s=LIMIT_S)
+
+
+def test_forgetting_the_supervisor_leaves_no_child() -> None:
+    supervisor = Supervisor(obedient)
+    pid = supervisor.ask("pid", limit_s=LIMIT_S)
+    del supervisor
+    assert gone(pid)
+
+
+def test_an_interrupt_kills_the_child_and_propagates(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    first = supervisor.ask("pid", limit_s=LIMIT_S)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.ask("hang", limit_s=LIMIT_S)
+    assert time.monotonic() - begin < LIMIT_S
+    assert gone(first)
+    assert supervisor.ask("pid", limit_s=LIMIT_S) != first
+
+
+def test_the_child_ignores_an_interrupt(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    pid = supervisor.ask("pid", limit_s=LIMIT_S)
+    os.kill(pid, signal.SIGINT)
+    assert supervisor.ask("pid", limit_s=LIMIT_S) == pid
+
+
+def test_what_the_child_prints_does_not_reach_our_stdout(
+    make: Callable[..., Supervisor], capfd: pytest.CaptureFixture[str]
+) -> None:
+    make().ask("print", limit_s=LIMIT_S)
+    assert capfd.readouterr().out == ""
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+print("main runs", flush=True)
+import test_worker
+from wmmagen.backends.supervisor import Supervisor
+supervisor = Supervisor(test_worker.obedient)
+modules = supervisor.ask("modules", limit_s=60.0)
+print("cli" if any(m.startswith("wmmagen.cli") or m == "main_script" for m in modules) else "no cli", flush=True)
+print(supervisor.ask("pid", limit_s=60.0), flush=True)
+{ending}
+"""
+
+
+def run_script(folder: Path, ending: str) -> tuple[list[str], int]:
+    script = folder / "main_script.py"
+    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent), ending=textwrap.dedent(ending)))
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    return done.stdout.split("\n"), done.returncode
+
+
+def test_an_unguarded_script_runs_once_and_leaves_no_child(tmp_path: Path) -> None:
+    lines, status = run_script(tmp_path, "")
+    assert lines[:2] == ["main runs", "no cli"] and status == 0
+    assert gone(int(lines[2]))
+
+
+def test_a_killed_parent_takes_a_hanging_child_along(tmp_path: Path) -> None:
+    ending = """
+    import os, signal, threading
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    supervisor.ask("hang", limit_s=600.0)
+    """
+    lines, status = run_script(tmp_path, ending)
+    assert status == -signal.SIGKILL
+    pid = int(lines[2])
+    limit = time.monotonic() + LIMIT_S
+    while not _ended(pid) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert _ended(pid)
+
+
+def _ended(pid: int) -> bool:
+    """An orphan is reaped by whoever adopts it, which may take its time; a zombie has ended."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+class Refusal(Exception):
+    """Stands for an error of the driver."""
+
+
+class FakeCard:
+    errors: tuple[type[Exception], ...] = (Refusal,)
+
+    def __init__(self, works: bool) -> None:
+        self.works = works
+
+    def alive(self) -> bool:
+        return self.works
+
+
+class FakeRequest:
+    def __init__(self, outcome: BaseException | None) -> None:
+        self.outcome = outcome
+
+    def carry_out(self, card: FakeCard) -> object:
+        if self.outcome:
+            raise self.outcome
+        return "done"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "works", "expected"),
+    [
+        (None, True, ("ok", "done")),
+        (Refusal("CUDA_ERROR_INVALID_VALUE"), True, ("fault", "launch", "CUDA_ERROR_INVALID_VALUE")),
+        (Refusal("CUDA_ERROR_ILLEGAL_ADDRESS"), False, ("fault", "crash", "CUDA_ERROR_ILLEGAL_ADDRESS")),
+        (LaunchFault("the clock said 0 us", "look"), True, ("fault", "launch", "the clock said 0 us")),
+    ],
+)
+def test_the_context_decides_what_an_error_was(outcome: BaseException | None, works: bool, expected: object) -> None:
+    fake: Any = FakeCard(works)
+    request: Any = FakeRequest(outcome)
+    assert worker.answer(fake, request) == expected
+
+
+def test_any_other_error_ends_the_worker() -> None:
+    fake: Any = FakeCard(True)
+    request: Any = FakeRequest(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        worker.answer(fake, request)
+
+
+class FakeStream:
+    """Runs a queue of graphs of 2 ms; the host takes 50 us to the first one, and time passes only where it waits."""
+
+    def __init__(self) -> None:
+        self.busy_until_us = 0.0
+        self.host_us = 0.0
+
+    def record(self, event: FakeEvent) -> None:
+        event.at_us = max(self.busy_until_us, self.host_us)
+
+    def launch(self) -> None:
+        self.host_us += 50.0
+        self.busy_until_us = max(self.busy_until_us, self.host_us) + 2000.0
+
+
+class FakeEvent:
+    def __init__(self, stream: FakeStream) -> None:
+        self.stream = stream
+        self.at_us = -1.0
+
+    def sync(self) -> None:
+        self.stream.host_us = max(self.stream.host_us, self.at_us)
+
+    def __sub__(self, other: FakeEvent) -> float:
+        return (self.at_us - other.at_us) / 1000.0
+
+
+class FakeDevice:
+    def __init__(self, stream: FakeStream) -> None:
+        self.stream = stream
+
+    def create_event(self, options: object) -> FakeEvent:
+        return FakeEvent(self.stream)
+
+
+class FakeGraph:
+    def launch(self, stream: FakeStream) -> None:
+        stream.launch()
+
+
+def test_replays_but_the_first_leave_out_the_way_to_the_device() -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    stream = FakeStream()
+    replay = card._Replay(FakeDevice(stream), stream, FakeGraph())
+    times = [replay() for _ in range(5)]
+    assert times == pytest.approx([2050.0, 2000.0, 2000.0, 2000.0, 2000.0])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grid": (0, 1, 1)}, "a grid of"),
+        ({"block": (32, -1, 1)}, "a block of"),
+        ({"grid": (2**32, 1, 1)}, "a grid of"),
+        ({"shared_bytes": -4}, "shared memory"),
+        ({"arguments": (Pointer(0), 2**31)}, "argument 1 = 2147483648"),
+    ],
+)
+def test_numbers_that_the_driver_cannot_be_told(change: dict[str, Any], words: str) -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    good = Launch("f", (1, 1, 1), (32, 1, 1), 0, (Pointer(0), -(2**31)))
+    card._check_numbers(good)
+    with pytest.raises(LaunchFault, match=words):
+        card._check_numbers(dataclasses.replace(good, **change))

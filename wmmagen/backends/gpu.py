@@ -1,0 +1,228 @@
+"""The backend that runs kernels on a GPU of this machine, each one in a child process that it may break.
+
+The parent asks the driver which devices there are and creates no context: those live and die with the children.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from wmmagen import nvrtc
+from wmmagen.arch import ARCHS, Arch
+from wmmagen.backends import Bytes, Launch
+from wmmagen.backends.supervisor import Supervisor
+from wmmagen.backends.worker import Attributes, Run, Time, serve
+from wmmagen.errors import MissingPiece, RequestError
+from wmmagen.nvrtc import Binary
+from wmmagen.timing import Timing, TimingProtocol
+
+_ASSEMBLED = 64
+_NAME_BYTES = 256
+_NO_DRIVER = "install the NVIDIA display driver, or run where a GPU is; without one use --backend cpu"
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One GPU.
+
+    Attributes:
+        index: the driver's number of it.
+        name: ``NVIDIA H200``.
+        sm: 10 * major + minor of its compute capability.
+    """
+
+    index: int
+    name: str
+    sm: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (sm_{self.sm})"
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """The GPUs of this machine, at least one.
+
+    Raises:
+        MissingPiece: there is no driver, it does not start, or it sees no device.
+    """
+    driver = _initialised()
+    count = _call(driver, driver.cuDeviceGetCount)
+    if not count:
+        raise MissingPiece("the CUDA driver sees no GPU", "see `nvidia-smi`, and whether CUDA_VISIBLE_DEVICES hides it")
+    return tuple(_describe(driver, index) for index in range(count))
+
+
+def driver_version() -> str:
+    """The newest CUDA version that the driver supports, ``13.0``.
+
+    Raises:
+        MissingPiece: there is no driver, it does not start, or it sees no device.
+    """
+    driver = _initialised()
+    version = _call(driver, driver.cuDriverGetVersion)
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _describe(driver: types.ModuleType, index: int) -> DeviceInfo:
+    handle = _call(driver, driver.cuDeviceGet, index)
+    name = _call(driver, driver.cuDeviceGetName, _NAME_BYTES, handle)
+    attribute = driver.CUdevice_attribute
+    major = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+    minor = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+    return DeviceInfo(index, name.split(b"\0")[0].decode(errors="replace"), 10 * major + minor)
+
+
+def _initialised() -> types.ModuleType:
+    """The driver's bindings, after ``cuInit``; that makes devices visible and creates no context."""
+    try:
+        from cuda import pathfinder  # type: ignore[import-untyped]  # its marker is not found in a namespace package
+        from cuda.bindings import driver  # type: ignore[import-untyped]  # a compiled module without stubs
+    except ImportError as error:
+        raise MissingPiece(
+            f"the CUDA bindings for Python cannot be imported: {error}", "pip install cuda-core cuda-bindings"
+        ) from error
+    try:
+        _call(driver, driver.cuInit, 0)
+    except pathfinder.DynamicLibNotFoundError as error:
+        raise MissingPiece("there is no CUDA driver library (libcuda) on this machine", _NO_DRIVER) from error
+    return cast(types.ModuleType, driver)
+
+
+def _call(driver: types.ModuleType, function: Callable[..., Any], *arguments: object) -> Any:
+    code, *values = function(*arguments)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise MissingPiece(f"the CUDA driver does not work here: {function.__name__} says {code.name}", _NO_DRIVER)
+    return values[0] if values else None
+
+
+class GpuBackend:
+    """A GPU of this machine; see :class:`wmmagen.backends.Backend`.
+
+    Args:
+        device_index: the driver's number of the device.
+
+    Raises:
+        MissingPiece: there is no usable GPU.
+        RequestError: there are GPUs, but none of that number, or one that wmmagen's tables do not know.
+    """
+
+    def __init__(self, device_index: int = 0) -> None:
+        self._info = _chosen(device_index)
+        self._arch = _known(self._info)
+        self._assembled: collections.OrderedDict[tuple[str, bytes], Binary] = collections.OrderedDict()
+        self._supervisor = Supervisor(serve, (device_index,), name="GPU worker")
+
+    @property
+    def name(self) -> str:
+        return "gpu"
+
+    @property
+    def device(self) -> str:
+        return str(self._info)
+
+    @property
+    def clocked(self) -> bool:
+        return True
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture of the device."""
+        return self._arch
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The child process that holds the context now; None before the first request and after a fault that ended it."""
+        return self._supervisor.pid
+
+    def runs(self, arch: Arch) -> bool:
+        return arch.sm <= self._arch.sm
+
+    def foreign(self, arch: Arch) -> bool:
+        return arch.sm != self._arch.sm
+
+    def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
+        request = Run(self._native(binary).cubin, launch, _flat(buffers))
+        result: list[Bytes] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
+        return result
+
+    def time(
+        self,
+        binary: Binary,
+        launch: Launch,
+        buffers: Sequence[Bytes],
+        protocol: TimingProtocol,
+        *,
+        limit_s: float = 60.0,
+    ) -> Timing:
+        request = Time(self._native(binary).cubin, launch, _flat(buffers), protocol)
+        result: Timing = self._supervisor.ask(request, limit_s=limit_s, what=f"timing {self._what(launch.entry)}")
+        return result
+
+    def attributes(self, binary: Binary, *, limit_s: float = 10.0) -> dict[str, int]:
+        """What the driver says about the loaded kernel.
+
+        Returns:
+            ``registers`` and ``local_bytes`` per thread, ``static_shared_bytes`` and ``max_threads`` per block, ``sm``.
+
+        Raises:
+            Fault: it could not be loaded.
+        """
+        request = Attributes(self._native(binary).cubin, binary.entry)
+        result: dict[str, int] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(binary.entry))
+        return result
+
+    def close(self) -> None:
+        self._supervisor.close()
+        self._assembled.clear()
+
+    def _what(self, entry: str) -> str:
+        return f"{entry} on {self.device}"
+
+    def _native(self, binary: Binary) -> Binary:
+        """The binary as machine code of this device, assembled again where it is of another architecture."""
+        if not self.runs(binary.arch):
+            self._refuse(binary)
+        if not self.foreign(binary.arch):
+            return binary
+        key = (binary.entry, hashlib.sha256(binary.ptx.encode()).digest())
+        if key not in self._assembled:
+            self._assembled[key] = nvrtc.assemble(binary, self._arch)
+        self._assembled.move_to_end(key)
+        if len(self._assembled) > _ASSEMBLED:
+            self._assembled.popitem(last=False)
+        return self._assembled[key]
+
+    def _refuse(self, binary: Binary) -> NoReturn:
+        raise RequestError(
+            f"{binary.entry} was compiled for {binary.arch}, which is newer than {self.device}",
+            f"compile it for {self._arch} or older, or use --backend cpu",
+        )
+
+
+def _chosen(index: int) -> DeviceInfo:
+    found = devices()
+    for info in found:
+        if info.index == index:
+            return info
+    listed = ", ".join(f"{info.index} {info}" for info in found)
+    raise RequestError(f"there is no GPU number {index}", f"there are: {listed}")
+
+
+def _known(info: DeviceInfo) -> Arch:
+    if info.sm not in ARCHS:
+        known = ", ".join(arch.name for arch in ARCHS.values())
+        raise RequestError(
+            f"GPU {info.index} is a {info}, an architecture that wmmagen does not know", f"known: {known}"
+        )
+    return ARCHS[info.sm]
+
+
+def _flat(buffers: Sequence[Bytes]) -> tuple[Bytes, ...]:
+    return tuple(np.ascontiguousarray(buffer, dtype=np.uint8).reshape(-1) for buffer in buffers)

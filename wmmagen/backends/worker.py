@@ -1,0 +1,91 @@
+"""What the GPU's child process is asked, and how it answers.
+
+The parent imports this module for the requests; only :func:`serve`, which runs in the child, imports CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wmmagen.backends import Bytes, Launch
+from wmmagen.backends.supervisor import READY, Channel
+from wmmagen.errors import CrashFault, Fault, LaunchFault
+from wmmagen.timing import TimingProtocol
+
+if TYPE_CHECKING:
+    from wmmagen.backends.card import Card
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a kernel once over copies of ``buffers``; answered by the buffers as it left them."""
+
+    cubin: bytes
+    launch: Launch
+    buffers: tuple[Bytes, ...]
+
+    def carry_out(self, card: Card) -> object:
+        return card.run(self.cubin, self.launch, self.buffers)
+
+
+@dataclass(frozen=True)
+class Time:
+    """Time a kernel over copies of ``buffers``; answered by a :class:`wmmagen.timing.Timing`."""
+
+    cubin: bytes
+    launch: Launch
+    buffers: tuple[Bytes, ...]
+    protocol: TimingProtocol
+
+    def carry_out(self, card: Card) -> object:
+        return card.time(self.cubin, self.launch, self.buffers, self.protocol)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What the driver says about a loaded kernel; answered by a dictionary of integers."""
+
+    cubin: bytes
+    entry: str
+
+    def carry_out(self, card: Card) -> object:
+        return card.attributes(self.cubin, self.entry)
+
+
+Request = Run | Time | Attributes
+Reply = tuple[str, object] | tuple[str, str, str]
+
+
+def serve(channel: Channel, device_index: int) -> None:
+    """Answer requests about one GPU until the parent closes its end, or until a kernel broke the context."""
+    from wmmagen.backends.card import Card
+
+    card = Card(device_index)
+    channel.send(READY)
+    while True:
+        try:
+            request: Request = channel.receive()
+        except EOFError:
+            return
+        reply = answer(card, request)
+        channel.send(reply)
+        if reply[:2] == ("fault", CrashFault.outcome):
+            # Nothing can be freed in a broken context; leaving in the ordinary way would try to.
+            os._exit(1)
+
+
+def answer(card: Card, request: Request) -> Reply:
+    """Carry out a request.
+
+    An error that leaves the context working was a refusal to launch. Any other breaks every later call in this
+    process, whatever its name, so it is the context that is asked which one it was.
+    """
+    try:
+        return ("ok", request.carry_out(card))
+    except Fault as fault:
+        return ("fault", fault.outcome, fault.message)
+    except card.errors as error:
+        outcome = LaunchFault.outcome if card.alive() else CrashFault.outcome
+        return ("fault", outcome, str(error))
