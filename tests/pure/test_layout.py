@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -147,7 +149,8 @@ def test_what_cannot_be_laid_out_is_refused() -> None:
     where = image(3, 4, 4, t.F16)
     with pytest.raises(ValueError, match="3x4"):
         where.pack(ramp(4, 3))
-    for buffer in (where.blank()[:-1], where.blank().view(np.uint16)):
+    wrong: list[Any] = [where.blank()[:-1], where.blank().view(np.uint16)]
+    for buffer in wrong:
         with pytest.raises(ValueError, match="bytes"):
             where.unpack(buffer)
 

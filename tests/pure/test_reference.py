@@ -400,7 +400,7 @@ def test_the_owner_is_named() -> None:
 
 def test_negative_zero_is_wrong() -> None:
     inputs = exact_inputs(Problem.packed(F16_F32, 16, 16, 0))
-    verdict = verdict_on(inputs, product(inputs), lambda d: d.__imul__(-1.0))
+    verdict = verdict_on(inputs, product(inputs), lambda d: d.fill(-0.0))
     assert verdict.wrong == 256 and "minus sign" in verdict.hint
     assert verdict.mismatch is not None and "got -0, want 0" in verdict.mismatch.text
 
@@ -554,7 +554,9 @@ def test_fewer_than_four_wrong_elements_are_no_slice() -> None:
 
 def test_a_short_last_slice() -> None:
     inputs = case(k=120)
-    assert "the last K slice (7 of 0 to 7) is missing" in explain(verdict_on(inputs, sum(parts(inputs)[:-1])), TILES)
+    assert "the last K slice (7 of 0 to 7) is missing" in explain(
+        verdict_on(inputs, np.sum(parts(inputs)[:-1], axis=0)), TILES
+    )
 
 
 def test_a_race_in_some_tiles_only() -> None:
