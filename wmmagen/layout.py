@@ -1,0 +1,322 @@
+"""Where a matrix lies in bytes: element encodings, and images of matrices that are surrounded by guards.
+
+An image is hostile by default. Bands before and after the data and the gap between the end of a line (a row of a
+row-major matrix, a column of a column-major one) and the leading dimension hold a guard pattern. Around an operand the
+guard is NaN, so that a read outside shows in the result; around D it is a pattern of its own, and D itself is filled
+with a NaN that no arithmetic produces, so that an element which was never written shows.
+
+In NumPy a bf16 matrix is held as ``float32`` values and a tf32 matrix as ``float32``; every other type has its own
+dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wmmagen.config import Problem
+from wmmagen.dtypes import ElementType
+from wmmagen.errors import ConfigError
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+#: Guards are multiples of this, so that data keep the alignment of the buffer that they lie in; in bytes.
+GUARD_UNIT = 256
+#: Size of one guard band; in bytes.
+GUARD_BYTES = 4096
+
+_BITS: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_VALUES: dict[str, type[np.number[Any]]] = {
+    "f16": np.float16,
+    "bf16": np.float32,
+    "tf32": np.float32,
+    "f32": np.float32,
+    "f64": np.float64,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "s32": np.int32,
+}
+#: Around an operand: quiet NaN; for integers the value that the generators of inputs never use, or seldom.
+_OPERAND_GUARD = {
+    "f16": 0x7E01,
+    "bf16": 0x7FC1,
+    "tf32": 0x7FC00001,
+    "f32": 0x7FC00001,
+    "f64": 0x7FF8000000000001,
+    "s8": 0x80,
+    "u8": 0xFF,
+    "s32": 0x80000001,
+}
+#: D before a run: a quiet NaN whose payload is not the canonical one that hardware returns; far off for integers.
+_POISON = {
+    "f16": 0x7EAD,
+    "bf16": 0x7FED,
+    "tf32": 0x7FC0DEAD,
+    "f32": 0x7FC0DEAD,
+    "f64": 0x7FF8DEADDEADDEAD,
+    "s8": 0x80,
+    "u8": 0xFF,
+    "s32": 0x8BADF00D,
+}
+_OUTPUT_GUARD_BYTE = 0xC3
+
+
+def require_bytes(element: ElementType) -> None:
+    """Refuse an element type whose elements do not fill bytes of their own.
+
+    Raises:
+        ConfigError: for s4, u4 and b1.
+    """
+    if element.name not in _VALUES:
+        raise ConfigError(
+            f"{element.name} elements share a byte; no image of them is made", "types: " + " ".join(_VALUES)
+        )
+
+
+def value_dtype(element: ElementType) -> np.dtype[Any]:
+    """The NumPy dtype that holds every value of ``element``; ``float32`` for bf16."""
+    require_bytes(element)
+    return np.dtype(_VALUES[element.name])
+
+
+def bits_dtype(element: ElementType) -> np.dtype[Any]:
+    """The unsigned NumPy dtype as wide as ``element``."""
+    require_bytes(element)
+    return np.dtype(_BITS[element.bits])
+
+
+def _bf16_bits(values: Array) -> Array:
+    """Bits of ``values`` (any shape) in bf16: ``float32`` first, then round to nearest, ties to even."""
+    single = np.ascontiguousarray(values, np.float32).reshape(values.shape)
+    wide = single.view(np.uint32)
+    kept = (wide + np.uint32(0x7FFF) + ((wide >> 16) & 1)) >> 16
+    # Rounding would carry a NaN with a small payload into infinity; keep its upper half and make it quiet.
+    return np.where(np.isnan(single), (wide >> 16) | 0x40, kept).astype(np.uint16)
+
+
+def encode(values: Array, element: ElementType) -> Array:
+    """The bit patterns of ``values`` in ``element``, rounded once to nearest, ties to even.
+
+    Args:
+        values: any shape; numbers. bf16 is rounded from ``float32``, so its values should be exact there.
+        element: the type to store; tf32 is stored as f32, as it is in memory.
+
+    Returns:
+        Unsigned integers of the element's width, same shape. May share memory with ``values``.
+
+    Raises:
+        ConfigError: an integer type that cannot hold one of the values, or a sub-byte type.
+    """
+    target = value_dtype(element)
+    if element.integer and values.dtype != target:
+        low, high = int(np.iinfo(target).min), int(np.iinfo(target).max)
+        if values.size and not (low <= values.min() and values.max() <= high):
+            raise ConfigError(f"a value lies outside {element.name}", f"{element.name} holds {low} to {high}")
+    if element.name == "bf16":
+        return _bf16_bits(values)
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(values, target).reshape(values.shape)
+    return stored.view(bits_dtype(element))
+
+
+def decode(bits: Array, element: ElementType) -> Array:
+    """The values of bit patterns, in the dtype of :func:`value_dtype`; the inverse of :func:`encode`."""
+    if element.name == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(bits).reshape(bits.shape).view(value_dtype(element))
+
+
+@dataclass(frozen=True)
+class Damage:
+    """The first byte of a guard that a kernel overwrote.
+
+    Attributes:
+        offset: of that byte from the start of the buffer.
+        where: ``before the data``, ``in the gap of row 3`` or ``after the data``.
+        elements: how many guard elements are overwritten in all.
+    """
+
+    offset: int
+    where: str
+    elements: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.elements} guard elements overwritten, the first {self.where}, at byte {self.offset} of the buffer"
+        )
+
+
+@dataclass(frozen=True)
+class Image:
+    """A matrix inside a flat buffer of bytes, with guards around it.
+
+    Attributes:
+        rows, cols: extents of the matrix, in elements.
+        ld: leading dimension, in elements; at least the length of a line.
+        element: its element type.
+        row_major: whether lines are rows.
+        output: whether it is D: poisoned, and guarded by a pattern that is not NaN.
+        offset: of the first element, in bytes from the start of the buffer; a multiple of 256.
+        total_bytes: size of the buffer.
+    """
+
+    rows: int
+    cols: int
+    ld: int
+    element: ElementType
+    row_major: bool
+    output: bool
+    offset: int
+    total_bytes: int
+
+    @property
+    def lines(self) -> int:
+        """Rows of a row-major matrix, columns of a column-major one."""
+        return self.rows if self.row_major else self.cols
+
+    @property
+    def length(self) -> int:
+        """Elements in a line, without the gap."""
+        return self.cols if self.row_major else self.rows
+
+    @property
+    def element_bytes(self) -> int:
+        return self.element.bits // 8
+
+    @property
+    def guard(self) -> int:
+        """The bit pattern of a guard element."""
+        if self.output:
+            return int.from_bytes(bytes([_OUTPUT_GUARD_BYTE]) * self.element_bytes, "little")
+        return _OPERAND_GUARD[self.element.name]
+
+    @property
+    def poison(self) -> int:
+        """The bit pattern of an element that was never written."""
+        return _POISON[self.element.name]
+
+    def _parts(self, buffer: Bytes) -> tuple[Array, Array, Array]:
+        """Views of a buffer as bit patterns: before (flat), body (lines × ld), after (flat)."""
+        if buffer.dtype != np.uint8 or buffer.shape != (self.total_bytes,):
+            raise ValueError(f"the image has {self.total_bytes} bytes, not {buffer.dtype}{list(buffer.shape)}")
+        flat = buffer.view(bits_dtype(self.element))
+        start = self.offset // self.element_bytes
+        end = start + self.lines * self.ld
+        return flat[:start], flat[start:end].reshape(self.lines, self.ld), flat[end:]
+
+    def _framed(self) -> tuple[Bytes, Array]:
+        """A fresh buffer full of guards, and the view (rows × cols) in it where the matrix goes."""
+        flat = np.full(self.total_bytes // self.element_bytes, self.guard, bits_dtype(self.element))
+        buffer = flat.view(np.uint8)
+        return buffer, self.bits(buffer)
+
+    def bits(self, buffer: Bytes) -> Array:
+        """The bit patterns of the matrix (rows × cols), a view into ``buffer``.
+
+        Raises:
+            ValueError: the buffer is not one of this image.
+        """
+        body = self._parts(buffer)[1][:, : self.length]
+        return body if self.row_major else body.T
+
+    def pack(self, values: Array) -> Bytes:
+        """A buffer that holds ``values`` (rows × cols), rounded to the element type, amid guards.
+
+        Raises:
+            ValueError: another shape.
+            ConfigError: an integer type that cannot hold one of the values.
+        """
+        if values.shape != (self.rows, self.cols):
+            raise ValueError(f"the image is {self.rows}x{self.cols}, the values are {list(values.shape)}")
+        buffer, matrix = self._framed()
+        matrix[:] = encode(values, self.element)
+        return buffer
+
+    def blank(self) -> Bytes:
+        """A buffer whose matrix is all poison, amid guards: D before a checked run."""
+        buffer, matrix = self._framed()
+        matrix[:] = self.poison
+        return buffer
+
+    def unpack(self, buffer: Bytes) -> Array:
+        """The values (rows × cols) that lie in ``buffer``, in the dtype of :func:`value_dtype`.
+
+        Raises:
+            ValueError: the buffer is not one of this image.
+        """
+        return decode(self.bits(buffer), self.element)
+
+    def unwritten(self, buffer: Bytes) -> Mask:
+        """Which elements (rows × cols) still hold the poison."""
+        return np.asarray(self.bits(buffer) == self.poison)
+
+    def guard_damage(self, buffer: Bytes) -> Damage | None:
+        """The first damage to a guard, in the order of addresses; None where every guard is intact.
+
+        Raises:
+            ValueError: the buffer is not one of this image.
+        """
+        before, body, after = self._parts(buffer)
+        hit_before, hit_gap, hit_after = (
+            np.flatnonzero(part != self.guard) for part in (before, body[:, self.length :], after)
+        )
+        size, gap = self.element_bytes, self.ld - self.length
+        if hit_before.size:
+            element, where = int(hit_before[0]), "before the data"
+        elif hit_gap.size:
+            line, place = divmod(int(hit_gap[0]), gap)
+            element = self.offset // size + line * self.ld + self.length + place
+            where = f"in the gap of {'row' if self.row_major else 'column'} {line}"
+        elif hit_after.size:
+            element, where = self.offset // size + self.lines * self.ld + int(hit_after[0]), "after the data"
+        else:
+            return None
+        found = buffer[element * size : (element + 1) * size]
+        intact = np.frombuffer(self.guard.to_bytes(size, "little"), np.uint8)
+        first = element * size + int(np.flatnonzero(found != intact)[0])
+        return Damage(first, where, int(hit_before.size + hit_gap.size + hit_after.size))
+
+
+def image(
+    rows: int,
+    cols: int,
+    ld: int,
+    element: ElementType,
+    *,
+    row_major: bool = True,
+    output: bool = False,
+    guard_bytes: int = GUARD_BYTES,
+) -> Image:
+    """An image of a rows × cols matrix with a guard band of ``guard_bytes`` on either side.
+
+    Raises:
+        ConfigError: a sub-byte type, or a leading dimension below the length of a line.
+        ValueError: ``guard_bytes`` is no multiple of 256.
+    """
+    require_bytes(element)
+    if guard_bytes < 0 or guard_bytes % GUARD_UNIT:
+        raise ValueError(f"guard_bytes = {guard_bytes} is no multiple of {GUARD_UNIT}")
+    lines, length = (rows, cols) if row_major else (cols, rows)
+    if ld < length:
+        raise ConfigError(f"leading dimension {ld} is below the {length} elements of a line", f"give at least {length}")
+    total = 2 * guard_bytes + lines * ld * element.bits // 8
+    return Image(rows, cols, ld, element, row_major, output, guard_bytes, total)
+
+
+def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES) -> tuple[Image, Image, Image]:
+    """The images of A (m×k), B (k×n) and D (m×n) of a problem.
+
+    Raises:
+        ConfigError: a sub-byte type, or a leading dimension below the length of a line.
+    """
+    o, p = problem.operation, problem
+    return (
+        image(p.m, p.k, p.lda, o.a, row_major=o.a_row_major, guard_bytes=guard_bytes),
+        image(p.k, p.n, p.ldb, o.a, row_major=o.b_row_major, guard_bytes=guard_bytes),
+        image(p.m, p.n, p.ldd, o.d, row_major=True, output=True, guard_bytes=guard_bytes),
+    )
