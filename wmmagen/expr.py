@@ -38,6 +38,14 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Gt: (">", operator.gt),
     ast.GtE: (">=", operator.ge),
 }
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+}
 _PRECEDENCE = {"if": 0, "or": 1, "and": 2, "compare": 4, "not": 7, "atom": 8}
 
 
@@ -72,6 +80,11 @@ class Expr:
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, bool) else int(node.value)  # type: ignore[arg-type]
         return Expr(ast.unparse(node), self.truth, node)
+
+    def negated(self) -> Expr:
+        """The truth that holds where this one does not, written without a leading ``not`` where that can be."""
+        node = _negate(self._node)
+        return Expr(ast.unparse(node), True, node)
 
     def cpp(self, rename: Mapping[str, str] | None = None) -> str:
         """The expression in C++, with as few parentheses as its precedence needs.
@@ -200,6 +213,17 @@ def _fold_logic(op: ast.boolop, values: list[ast.expr]) -> ast.expr:
     if not left:
         return ast.Constant(not absorbing)
     return left[0] if len(left) == 1 else ast.BoolOp(op, left)
+
+
+def _negate(node: ast.expr) -> ast.expr:
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=right):
+            return ast.Compare(left, [_OPPOSITE[type(op)]()], right)
+        case ast.BoolOp(op=op, values=values):
+            return ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), [_negate(v) for v in values])
+        case ast.UnaryOp(operand=operand):
+            return operand
+    return ast.UnaryOp(ast.Not(), node)
 
 
 def _cpp(node: ast.expr, rename: Mapping[str, str]) -> tuple[str, int]:

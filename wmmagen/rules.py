@@ -68,6 +68,7 @@ class Rule:
         source: the document that says so.
         knobs: counting keys (or M, N, K, LDA, …) whose nearest legal values are worth naming, the likeliest first.
         status: for launch rules, the launcher's answer.
+        structural: whether its numbers are structure, too, so that a file in which it holds need not mention it.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Rule:
     when: Expr | None = None
     knobs: tuple[str, ...] = ()
     status: Status | None = None
+    structural: bool = False
 
     def __post_init__(self) -> None:
         if not self.expr.truth or (self.when is not None and not self.when.truth):
@@ -145,9 +147,12 @@ def _rule(
     when: str | None = None,
     knobs: Sequence[str] = (),
     status: Status | None = None,
+    structural: bool = False,
 ) -> Rule:
     condition = parse(when) if when else None
-    return Rule(id, name, scope, parse(expr), says, message, fix, reason, source, condition, tuple(knobs), status)
+    return Rule(
+        id, name, scope, parse(expr), says, message, fix, reason, source, condition, tuple(knobs), status, structural
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -636,6 +641,7 @@ def _meaningless(id: str, name: str, expr: str, when: str, key: str, only: str, 
         fix=f"{key}={only}",
         reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
         source="NAMES.md",
+        structural=True,
     )
 
 
@@ -715,12 +721,12 @@ _SIZES: tuple[Rule, ...] = (
 #: The table, in the order in which violations are reported.
 RULES: tuple[Rule, ...] = (
     *_TYPES,
+    *_SIZES,
     *_LEADING,
     *_POINTERS,
     *_RESOURCES,
     *_COPIES,
     *_AXES,
-    *_SIZES,
 )
 
 if len({r.id for r in RULES}) != len(RULES):

@@ -1,0 +1,130 @@
+"""What became of a candidate: one outcome, the facts behind it, and their text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from wmmagen.timing import Timing
+
+
+class Outcome(StrEnum):
+    """How a candidate ended. The words of the records, of ``--json`` and of the histogram."""
+
+    OK = "ok"  # compiled, right, and timed where there is a clock
+    UNVERIFIED = "unverified"  # compiled; nothing here could run it
+    ILLEGAL = "illegal"  # a rule is broken
+    COMPILE = "compile"  # the compiler refused it
+    LAUNCH = "launch"  # the launch was refused
+    TIMEOUT = "timeout"  # it did not end within its limit
+    CRASH = "crash"  # it ended the context or the process
+    WRONG = "wrong"  # it ran, and its result is not the exact one
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the compiler said about one candidate; per thread, per block, per multiprocessor.
+
+    Attributes:
+        registers: per thread.
+        spill_bytes: per thread.
+        shared_bytes: static and dynamic, per block.
+        threads: per block.
+        occupancy: blocks resident on one multiprocessor of the asked architecture.
+        compile_seconds: wall time.
+        compiler: name and version.
+    """
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    threads: int
+    occupancy: int
+    compile_seconds: float
+    compiler: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One candidate's whole story.
+
+    Attributes:
+        name: the kernel's.
+        arch: the architecture it was compiled for, ``sm_75``.
+        problem: the size it was timed on, ``MxNxK``.
+        outcome: how it ended.
+        detail: for people: what is wrong, or empty.
+        backend: ``gpu``, ``cpu`` or ``none``.
+        device: what ran it; empty for none.
+        foreign: assembled again for another card: its time says nothing about ``arch`` and never ranks.
+        guaranteed: the inputs' bound proves that every right kernel gives these bits.
+        runs: how many problems it was checked on.
+        facts: what the compiler said; None where it was not reached.
+        timing: None where it was not timed.
+    """
+
+    name: str
+    arch: str
+    problem: str
+    outcome: Outcome
+    detail: str = ""
+    backend: str = "none"
+    device: str = ""
+    foreign: bool = False
+    guaranteed: bool = True
+    runs: int = 0
+    facts: Facts | None = None
+    timing: Timing | None = None
+
+    @property
+    def ranks(self) -> bool:
+        """Whether its time may be compared with others: right, timed, and on a card of its architecture."""
+        return self.outcome is Outcome.OK and self.timing is not None and not self.foreign
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain values, for :func:`json.dumps`."""
+        plain = asdict(self)
+        plain["outcome"] = self.outcome.value
+        plain["timing"] = self.timing.to_json() if self.timing else None
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Record:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ValueError: not the plain values of a record.
+        """
+        try:
+            facts = Facts(**plain["facts"]) if plain["facts"] else None
+            timing = Timing.from_json(plain["timing"]) if plain["timing"] else None
+            return cls(**{**plain, "outcome": Outcome(plain["outcome"]), "facts": facts, "timing": timing})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a record: {error}") from None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many candidates ended how, and the first reason of each kind."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+
+def tally(records: Iterable[Record]) -> Tally:
+    """Count outcomes, in the order of :class:`Outcome`; outcomes that did not occur count 0."""
+    counts = dict.fromkeys((o.value for o in Outcome), 0)
+    examples: dict[str, str] = {}
+    for record in records:
+        counts[record.outcome.value] += 1
+        if record.detail:
+            examples.setdefault(record.outcome.value, f"{record.name}: {record.detail}")
+    return Tally(counts, examples)
+
+
+def to_text(records: Iterable[Record]) -> str:
+    """Records as text, one JSON object a line, keys in a fixed order: what is committed under ``sweeps/``."""
+    return "".join(json.dumps(record.to_json(), sort_keys=True) + "\n" for record in records)

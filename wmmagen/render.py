@@ -1,0 +1,266 @@
+"""Configuration to CUDA source: a pure function of the configuration, the architecture's name and the templates.
+
+No date, no path, no measured number enters the text, so the same request gives the same bytes everywhere.
+The only importer of jinja2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from wmmagen import coverage, derive, rules
+from wmmagen.arch import Arch
+from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue, spell
+from wmmagen.config import name as name_of
+from wmmagen.rules import Rule, Scope
+
+_LAYOUT_WORDS = {
+    Layout.RR: "row-major",
+    Layout.RC: "row-major and column-major",
+    Layout.CR: "column-major and row-major",
+    Layout.CC: "column-major",
+}
+_ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
+#: The numbers of a call under the names that the launcher's parameters have.
+_CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", **_ADDRESSES}
+_WIDTH = 118
+_NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A rendered kernel.
+
+    Attributes:
+        config: what was rendered.
+        arch: the architecture it was rendered for.
+        symbol: the exported launcher's C symbol.
+        kernel: the kernel's symbol.
+        text: the whole file.
+    """
+
+    config: KernelConfig
+    arch: Arch
+    symbol: str
+    kernel: str
+    text: str
+
+
+def template_root() -> Path:
+    """Where the templates lie: inside an installed package, or beside the package in the repository."""
+    package = Path(__file__).resolve().parent
+    packaged = package / "templates"
+    return packaged if packaged.is_dir() else package.parent / "templates"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_root()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def render(config: KernelConfig, arch: Arch, *, strict_isa: bool = False, symbol: str | None = None) -> Source:
+    """The ``.cu`` of ``config`` for ``arch``.
+
+    Legality is not judged here; the file judges itself through its assertions.
+
+    Args:
+        strict_isa: assert the PTX ISA's alignment, too.
+        symbol: the launcher's C symbol; the canonical name where it is None.
+
+    Raises:
+        NotGeneratedYet: no template makes this configuration.
+    """
+    coverage.demand(config)
+    symbol = symbol or name_of(config)
+    kernel = f"{symbol}_kernel"
+    context = _context(config, arch, symbol, kernel, strict_isa)
+    template = _environment().get_template("gemm_wmma.cu.jinja")
+    # Which constants the file needs is known once its body stands: nothing unused is declared.
+    body = template.render(context, constants="", guards="")
+    guards = _guards(config, arch, strict_isa)
+    constants = _constants(config, body + guards, strict_isa)
+    text = template.render(context, constants=constants, guards=guards)
+    return Source(config, arch, symbol, kernel, text)
+
+
+def render_guards(config: KernelConfig, arch: Arch, *, strict_isa: bool = False) -> str:
+    """Only the constants and assertions of ``config``: what a compiler says about its legality, for any known type."""
+    guards = _guards(config, arch, strict_isa)
+    return _constants(config, guards, strict_isa) + "\n" + guards
+
+
+def render_header(config: KernelConfig, symbol: str | None = None) -> str:
+    """The header, for C and C++, of the launcher that :func:`render` exports under ``symbol``."""
+    symbol = symbol or name_of(config)
+    template = _environment().get_template("gemm_wmma.h.jinja")
+    return template.render(_words(config), symbol=symbol, guard=f"{symbol.upper()}_H")
+
+
+def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:
+    known = derive.values(config, arch, strict_isa=strict_isa)
+    checks = [_check(rule, known) for rule in rules.launch_rules(strict_isa=strict_isa) if rule.applies(known)]
+    of_addresses = [bool(rule.expr.names & set(derive.ADDRESS_NAMES)) for rule, _, _ in checks]
+    return {
+        **_words(config),
+        "arch": arch.name,
+        "symbol": symbol,
+        "kernel": kernel,
+        "slot": {
+            "pipeline": _pipeline(config),
+            "raster": str(config.raster),
+            "epilogue": str(config.operation.epilogue),
+        },
+        "headers": _headers(config),
+        "call_checks": _aligned([(code, text) for (_, code, text), late in zip(checks, of_addresses) if not late]),
+        "address_checks": _aligned([(code, text) for (_, code, text), late in zip(checks, of_addresses) if late]),
+    }
+
+
+def _words(config: KernelConfig) -> dict[str, Any]:
+    """What the banner and the header say about a kernel."""
+    o = config.operation
+    v = derive.values(config)
+    exact = o.residue is Residue.EXACT
+    return {
+        "name": name_of(config),
+        "a": o.a,
+        "acc": o.acc,
+        "d": o.d,
+        "v": v,
+        "order_a": "row_major" if o.a_row_major else "col_major",
+        "order_b": "row_major" if o.b_row_major else "col_major",
+        "layout_words": _LAYOUT_WORDS[o.layout],
+        "sizes_words": "M, N and K are multiples of {BLOCK_M}, {BLOCK_N} and {BLOCK_K}.".format(**v) if exact else "",
+        "stages_words": _stages_words(config),
+    }
+
+
+def _stages_words(config: KernelConfig) -> str:
+    if config.feed is Feed.GLOBAL:
+        return ""
+    return f", {config.stages} stage{'s' if config.stages > 1 else ''}"
+
+
+def _pipeline(config: KernelConfig) -> str:
+    """The part that brings operands to the fragments: one file for each way of doing it."""
+    if config.feed is Feed.GLOBAL:
+        return "global"
+    if config.copy is Copy.CPASYNC:
+        return "cpasync"
+    return "single" if config.stages == 1 else "prefetch"
+
+
+def _headers(config: KernelConfig) -> list[str]:
+    o = config.operation
+    return sorted({t.header for t in (o.a, o.acc, o.d) if t.header} | {"mma.h"})
+
+
+def _check(rule: Rule, known: Mapping[str, Any]) -> tuple[Rule, str, str]:
+    """A launch rule as the statement by which the launcher checks it, and its comment."""
+    flags = {name: value for name, value in known.items() if name.islower()}
+    expr = rule.expr.fold(flags)
+    assert not isinstance(expr, (bool, int)), rule.id
+    assert rule.status is not None
+    return rule, f"  if ({expr.negated().cpp(_CALL_NAMES)}) return {rule.status.value};", f"{rule.id} {rule.says}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Constants and assertions: the tables of derive and rules, as C++.
+
+
+def _constants(config: KernelConfig, body: str, strict_isa: bool) -> str:
+    """The declarations of every constant that ``body`` reads, directly or through another constant."""
+    flags = derive.flags(config, strict_isa=strict_isa)
+    given = derive.given(config)
+    table = {c.name: c for c in derive.CONSTANTS + derive.COSTS}
+    right_sides: dict[str, str] = {}
+    needed = {name for name in _NAME.findall(body) if name in table}
+    while needed:
+        name = needed.pop()
+        constant = table[name]
+        if constant.expr is None:
+            right_sides[name] = str(given[name])
+            continue
+        expr = constant.expr.fold(flags)
+        assert not isinstance(expr, (bool, int)), name
+        right_sides[name] = expr.cpp()
+        needed |= {n for n in expr.names if n in table and n not in right_sides}
+    groups = [
+        _aligned([(f"constexpr int {c.name} = {right_sides[c.name]};", c.meaning) for c in group if c.name in right_sides])
+        for group in (*derive.GROUPS, derive.COSTS)
+    ]
+    return "\n".join(filter(None, groups))
+
+
+def _aligned(lines: Iterable[tuple[str, str]]) -> str:
+    """Code with its comments in one column."""
+    lines = list(lines)
+    width = max((len(code) for code, _ in lines), default=0)
+    return "".join(f"{code:<{width}}  // {comment}\n" for code, comment in lines)
+
+
+def _guards(config: KernelConfig, arch: Arch, strict_isa: bool) -> str:
+    """The static and arch rules as assertions; those that hold by structure alone are no news and are left out."""
+    flags: dict[str, Any] = derive.flags(config, strict_isa=strict_isa)
+    structure = {**flags, **derive.given(config)}
+    anywhere: list[str] = []
+    any_arch: list[str] = []
+    this_arch: list[str] = []
+    for rule in rules.RULES:
+        if rule.scope not in (Scope.STATIC, Scope.ARCH) or not rule.applies(flags):
+            continue
+        expr = rule.expr.fold(structure if rule.structural else flags)
+        if expr is True:
+            continue
+        condition = "false" if expr is False else expr.cpp()  # type: ignore[union-attr]
+        text = _assertion(condition, f"{rule.id} {rule.name}: {rule.says}")
+        limits = rule.expr.names & set(derive.ARCH_NAMES)
+        (anywhere if not limits else any_arch if limits == {"SM"} else this_arch).append(text)
+    return "".join(anywhere) + _guarded_by_arch(arch, any_arch, this_arch)
+
+
+def _guarded_by_arch(arch: Arch, any_arch: Iterable[str], this_arch: Iterable[str]) -> str:
+    blocks = ""
+    if any_arch := list(any_arch):
+        blocks += (
+            "#ifdef __CUDA_ARCH__  // the host pass has no architecture\n"
+            "constexpr int SM = __CUDA_ARCH__ / 10;\n" + "".join(any_arch) + "#endif\n"
+        )
+    if this_arch := list(this_arch):
+        limit = derive.of_arch(arch)["MAX_SHARED_BYTES"]
+        blocks += (
+            f"#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == {arch.sm * 10}\n"
+            f"constexpr int MAX_SHARED_BYTES = {limit};  // of a block of {arch}, asked for at the launch\n"
+            + "".join(this_arch)
+            + "#endif\n"
+        )
+    return blocks
+
+
+def _assertion(condition: str, text: str) -> str:
+    indent = "\n" + " " * len("static_assert(")
+    one_line = f'static_assert({condition}, "{text}");'
+    if len(one_line) <= _WIDTH:
+        return one_line + "\n"
+    indent = "\n" + " " * len("static_assert(")
+    for operator in (" || ", " && "):
+        # A condition of one long chain gets a line for each link, where every link but plain names is in parentheses.
+        links = condition.split(f"{operator}(")
+        if len(condition) > _WIDTH - len(indent) and len(links) > 1:
+            condition = f"{operator.rstrip()}{indent}(".join(links)
+            break
+    return f'static_assert({condition},{indent}"{text}");\n'
