@@ -88,26 +88,32 @@ def render(config: KernelConfig, arch: Arch, *, strict_isa: bool = False, symbol
     symbol = symbol or name_of(config)
     kernel = f"{symbol}_kernel"
     context = _context(config, arch, symbol, kernel, strict_isa)
-    template = _environment().get_template("gemm_wmma.cu.jinja")
-    # Which constants the file needs is known once its body stands: nothing unused is declared.
-    body = template.render(context, constants="", guards="")
     guards = _guards(config, arch, strict_isa)
-    constants = _constants(config, body + guards, strict_isa)
-    text = template.render(context, constants=constants, guards=guards)
+    # Which constants a part needs is known once its text stands: nothing unused is declared, and what only the launcher
+    # reads is declared beside it, out of the sight of NVRTC.
+    body = _fill("gemm_wmma.cu.jinja", context, constants="", guards="", launcher="") + guards
+    launcher = _fill("parts/launcher.jinja", context, constants="")
+    shared = _needed(config, body, strict_isa)
+    launcher_only = {n: text for n, text in _needed(config, launcher, strict_isa).items() if n not in shared}
+    launcher = _fill("parts/launcher.jinja", context, constants=_declare(launcher_only))
+    text = _fill("gemm_wmma.cu.jinja", context, constants=_declare(shared), guards=guards, launcher=launcher)
     return Source(config, arch, symbol, kernel, text)
+
+
+def _fill(template: str, context: Mapping[str, Any], **more: str) -> str:
+    return _environment().get_template(template).render(context, **more)
 
 
 def render_guards(config: KernelConfig, arch: Arch, *, strict_isa: bool = False) -> str:
     """Only the constants and assertions of ``config``: what a compiler says about its legality, for any known type."""
     guards = _guards(config, arch, strict_isa)
-    return _constants(config, guards, strict_isa) + "\n" + guards
+    return _declare(_needed(config, guards, strict_isa)) + "\n" + guards
 
 
 def render_header(config: KernelConfig, symbol: str | None = None) -> str:
     """The header, for C and C++, of the launcher that :func:`render` exports under ``symbol``."""
     symbol = symbol or name_of(config)
-    template = _environment().get_template("gemm_wmma.h.jinja")
-    return template.render(_words(config), symbol=symbol, guard=f"{symbol.upper()}_H")
+    return _fill("gemm_wmma.h.jinja", _words(config), symbol=symbol, guard=f"{symbol.upper()}_H")
 
 
 def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:
@@ -182,23 +188,28 @@ def _check(rule: Rule, known: Mapping[str, Any]) -> tuple[Rule, str, str]:
 # Constants and assertions: the tables of derive and rules, as C++.
 
 
-def _constants(config: KernelConfig, body: str, strict_isa: bool) -> str:
-    """The declarations of every constant that ``body`` reads, directly or through another constant."""
+def _needed(config: KernelConfig, text: str, strict_isa: bool) -> dict[str, str]:
+    """Every constant that ``text`` reads, directly or through another constant, with its right side in C++."""
     flags = derive.flags(config, strict_isa=strict_isa)
     given = derive.given(config)
     table = {c.name: c for c in derive.CONSTANTS + derive.COSTS}
     right_sides: dict[str, str] = {}
-    needed = {name for name in _NAME.findall(body) if name in table}
-    while needed:
-        name = needed.pop()
-        constant = table[name]
-        if constant.expr is None:
+    open_names = {name for name in _NAME.findall(text) if name in table}
+    while open_names:
+        name = open_names.pop()
+        expr = table[name].expr
+        if expr is None:
             right_sides[name] = str(given[name])
             continue
-        expr = constant.expr.fold(flags)
-        assert not isinstance(expr, (bool, int)), name
-        right_sides[name] = expr.cpp()
-        needed |= {n for n in expr.names if n in table and n not in right_sides}
+        left = expr.fold(flags)
+        assert not isinstance(left, (bool, int)), name
+        right_sides[name] = left.cpp()
+        open_names |= {n for n in left.names if n not in right_sides}
+    return right_sides
+
+
+def _declare(right_sides: Mapping[str, str]) -> str:
+    """Declarations in the order and the groups of the table."""
     groups = [
         _aligned([(f"constexpr int {c.name} = {right_sides[c.name]};", c.meaning) for c in group if c.name in right_sides])
         for group in (*derive.GROUPS, derive.COSTS)
