@@ -25,7 +25,7 @@ from wmmagen.timing import Timing, TimingProtocol
 
 _ASSEMBLED = 64
 _NAME_BYTES = 256
-_NO_DRIVER = "install the NVIDIA display driver, or run where a GPU is; without one use --backend cpu"
+_NO_DRIVER = "install the NVIDIA display driver, or run where a GPU is"
 
 
 @dataclass(frozen=True)
