@@ -22,9 +22,10 @@ from wmmagen.errors import CompileError, Fault
 from wmmagen.layout import Image
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Facts, Outcome, Record
-from wmmagen.reference import Inputs, Tiles
+from wmmagen.reference import Inputs
 from wmmagen.render import Source, render
 from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.verdict import Tiles, explain, judge
 
 #: A checked launch that takes longer than this has hung; the largest checked problem takes milliseconds.
 RUN_LIMIT_S = 10.0
@@ -114,12 +115,14 @@ def tensor_instructions(binary: Binary) -> int:
 def lint(facts: Facts) -> list[str]:
     """What is wrong with a compiled kernel although it is right; empty where nothing is."""
     if facts.spill_bytes:
-        return [f"{facts.spill_bytes} bytes per thread are spilled to local memory: fewer frags, or more warps for the tile"]
+        return [
+            f"{facts.spill_bytes} bytes per thread are spilled to local memory: fewer frags, or more warps for the tile"
+        ]
     return []
 
 
 def launch_of(config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
-    """The launch of ``config`` on ``problem``, its operands in buffers 0 to 2. The kernel's parameters in their order."""
+    """The launch of ``config`` on ``problem``, its operands in buffers 0 to 2, in the kernel's order."""
     known = derive.values(config)
     blocks = problem.m // known["BLOCK_M"] * (problem.n // known["BLOCK_N"])
     a, b, d = (Pointer(number, image.offset) for number, image in enumerate(images))
@@ -156,9 +159,7 @@ def _normal_buffers(problem: Problem) -> tuple[Bytes, ...]:
 def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     """The hostile set for ``config``: several blocks each way, every length of pipeline, wide leading dimensions."""
     known = derive.values(config)
-    return reference.problems_for(
-        config.operation, known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"], config.stages
-    )
+    return reference.problems_for(config.operation, known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"], config.stages)
 
 
 def check_run(
@@ -177,16 +178,16 @@ def check_run(
         returned = backend.run(binary, launch, case.buffers, limit_s=RUN_LIMIT_S)
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
-    verdict = reference.judge(case.inputs, case.images[2], returned[2], case.want)
+    verdict = judge(case.inputs, case.images[2], returned[2], case.want)
     touched = _touched(case, returned)
-    words = touched or ("" if verdict.exact else reference.explain(verdict, _tiles(config)))
+    words = touched or ("" if verdict.exact else explain(verdict, _tiles(config)))
     return Run(problem, verdict.exact and not touched, verdict.guaranteed, pattern, words)
 
 
 def validate(
     config: KernelConfig, binary: Binary, backend: Backend, problems: Iterable[Problem], *, pattern: str = "auto"
 ) -> list[Run]:
-    """Checked runs on ``problems``, the first one twice, because repeated runs must be identical; ends with the first wrong one.
+    """Checked runs on ``problems``, ending with the first wrong one; the first problem twice: repeated runs must agree.
 
     Raises:
         Fault: a launch failed, hung or crashed.
@@ -303,10 +304,10 @@ def operation_of(values: Operation) -> str:
 
 def _touched(case: Case, returned: Sequence[Bytes]) -> str:
     """Which operand the kernel wrote to, if it did."""
-    for letter, sent, back in zip("AB", case.buffers, returned, strict=False):
+    for letter, image, sent, back in zip("AB", case.images, case.buffers, returned, strict=False):
         if not bool((sent == back).all()):
             first = int((sent != back).argmax())
-            return f"{letter} was written to, first at byte {first - case.images['AB'.index(letter)].offset} from its start"
+            return f"{letter} was written to, first at byte {first - image.offset} from its start"
     return ""
 
 
@@ -322,4 +323,3 @@ def _tiles(config: KernelConfig) -> Tiles:
         block_k=known["BLOCK_K"],
         stages=known["STAGES"],
     )
-

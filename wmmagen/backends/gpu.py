@@ -138,7 +138,7 @@ class GpuBackend:
 
     @property
     def worker_pid(self) -> int | None:
-        """The child process that holds the context now; None before the first request and after a fault that ended it."""
+        """The child that holds the context now; None before the first request and after a fault that ended it."""
         return self._supervisor.pid
 
     def runs(self, arch: Arch) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
@@ -20,6 +22,25 @@ class Place:
     backend: Backend | None
     arch: Arch
     why: str = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.backend is not None:
+            self.backend.close()
+
+    def demanded(self) -> Backend:
+        """The backend.
+
+        Raises:
+            MissingPiece: there is none.
+        """
+        if self.backend is None:
+            raise MissingPiece(f"nothing here can run {self.arch} kernels: {self.why}", "a machine with a GPU")
+        return self.backend
 
     @property
     def name(self) -> str:
