@@ -124,8 +124,8 @@ def find(text: str) -> Arch:
     sm = int("".join(filter(None, match.groups())))
     if sm in UNSOURCED:
         raise ConfigError(
-            f"sm_{sm} is listed by the compiler, but the guide's table of compute capabilities does not give its limits, "
-            "and wmmagen does not guess them",
+            f"sm_{sm} is listed by the compiler, but the guide's table of compute capabilities does not give its "
+            "limits, and wmmagen does not guess them",
             fix,
         )
     if sm not in ARCHS:

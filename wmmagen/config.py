@@ -1,7 +1,7 @@
 """What is asked and how it is done: ``Operation``, ``Problem``, ``KernelConfig``, and the name that joins them.
 
-``Operation`` says what a kernel computes, ``KernelConfig`` how, ``Problem`` on which sizes. Nothing here judges: what is legal
-is said by :mod:`wmmagen.rules`, what is made today by :mod:`wmmagen.coverage`.
+``Operation`` says what a kernel computes, ``KernelConfig`` how, ``Problem`` on which sizes. Nothing here judges: what
+is legal is said by :mod:`wmmagen.rules`, what is made today by :mod:`wmmagen.coverage`.
 
 The name is injective and parsable, ``parse(name(config)) == config``; its grammar is published in ``NAMES.md``.
 """
@@ -196,9 +196,7 @@ class Problem:
         for field in ("m", "n", "k", "lda", "ldb", "ldd"):
             value = getattr(self, field)
             if not 0 <= value <= MAX_SIZE:
-                raise ConfigError(
-                    f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}"
-                )
+                raise ConfigError(f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}")
 
     @classmethod
     def packed(cls, operation: Operation, m: int, n: int, k: int, extra: int = 0) -> Problem:
@@ -236,7 +234,9 @@ def _read_type(key: str, text: str) -> ElementType:
 def _read_int(low: int, high: int) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
-            raise ConfigError(f"{key}={text} is not a whole number from {low} to {high}", f"for example {key}={max(low, 1)}")
+            raise ConfigError(
+                f"{key}={text} is not a whole number from {low} to {high}", f"for example {key}={max(low, 1)}"
+            )
         return int(text)
 
     return read
@@ -313,7 +313,8 @@ def read_value(key: str, text: str) -> Any:
         if key.startswith(("block", "warp_", "tile")):
             counts = (
                 "tiles are given in counts, so that each is a whole number of instructions: "
-                "BLOCK_M = warps x frags x inst (first numbers), BLOCK_N the same (second numbers), BLOCK_K = k_steps x inst k"
+                "BLOCK_M = warps x frags x inst (first numbers), BLOCK_N the same (second numbers), "
+                "BLOCK_K = k_steps x inst k"
             )
         hint = f"did you mean {near[0]}? " if near and not counts else ""
         raise ConfigError(f"{key!r} is no key of a configuration", counts or f"{hint}keys: {' '.join(CONFIG_KEYS)}")
@@ -373,7 +374,9 @@ def read_size(text: str) -> tuple[int, int, int]:
         raise ConfigError(f"{text!r} is no problem size", "give MxNxK, for example 256x512x128, or 2048 for the cube")
     m, n, k = (int(p) for p in parts)
     if max(m, n, k) > MAX_SIZE:
-        raise ConfigError(f"{text!r} is no problem size: the launchers take C ints", f"give at most {MAX_SIZE} in each direction")
+        raise ConfigError(
+            f"{text!r} is no problem size: the launchers take C ints", f"give at most {MAX_SIZE} in each direction"
+        )
     return m, n, k
 
 
@@ -431,7 +434,9 @@ def parse(text: str) -> KernelConfig:
     """
     match = _NAME.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} is no kernel name", "the grammar is in NAMES.md; `wmmagen check key=value,…` prints the name")
+        raise ConfigError(
+            f"{text!r} is no kernel name", "the grammar is in NAMES.md; `wmmagen check key=value,…` prints the name"
+        )
     found = match.groupdict()
     found["arrange_b"] = found["arrange_b"] or found["arrange_a"]
     found["residency"] = _SPLIT[found["residency"]].value

@@ -65,9 +65,7 @@ S4 = ElementType("s4", "int", "wmma::experimental::precision::s4", 4, 3, integer
 U4 = ElementType("u4", "int", "wmma::experimental::precision::u4", 4, 4, integer=True, experimental=True)
 B1 = ElementType("b1", "int", "wmma::experimental::precision::b1", 1, 1, integer=True, experimental=True)
 
-ELEMENT_TYPES: dict[str, ElementType] = {
-    t.name: t for t in (F16, BF16, TF32, F32, F64, S8, U8, S32, S4, U4, B1)
-}
+ELEMENT_TYPES: dict[str, ElementType] = {t.name: t for t in (F16, BF16, TF32, F32, F64, S8, U8, S32, S4, U4, B1)}
 
 #: Names that people ask for and that WMMA does not have, each with the sentence that says so.
 ABSENT_TYPES: dict[str, str] = {

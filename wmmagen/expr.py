@@ -15,7 +15,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ class Expr:
         return _cpp(self._node, rename or {})[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(text: str) -> Expr:
     """Read ``text`` as an expression of the subset.
 

@@ -324,7 +324,8 @@ def _header_version(directory: Path) -> str:
 
 def _options(arch: Arch, found: Headers, line_info: bool) -> list[bytes]:
     """One string per option: NVRTC splits none of them, so that a path may hold a space."""
-    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
+    # Where a driver is, NVRTC keeps what it compiled, and what it finds again has no log: nothing would be known of it.
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", "--no-cache"]
     options += [f"-I{directory}" for directory in found.directories]
     if line_info:
         options.append("-lineinfo")

@@ -17,7 +17,7 @@ import jinja2
 
 from wmmagen import coverage, derive, rules
 from wmmagen.arch import Arch
-from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue, spell
+from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
 from wmmagen.rules import Rule, Scope
 

@@ -16,21 +16,18 @@ from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.layout import decode, encode, images
 from wmmagen.reference import (
     Inputs,
-    Tiles,
-    Verdict,
     accumulation_limit,
     cheap_bound,
     exact_inputs,
     expected,
-    explain,
     given_inputs,
-    judge,
     normal_inputs,
     problems_for,
     product,
     round_once,
     tight_bound,
 )
+from wmmagen.verdict import Tiles, Verdict, explain, judge
 
 OPERATIONS = [
     Operation(t.F16, t.F32, t.F32),

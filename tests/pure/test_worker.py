@@ -218,7 +218,7 @@ def test_a_request_that_cannot_be_pickled_is_the_callers_error(make: Callable[..
 def test_death_during_start_up(make: Callable[..., Supervisor]) -> None:
     supervisor = make(dead_on_arrival)
     for _ in range(2):
-        with pytest.raises(MissingPiece, match="did not start .*status 3: no such library"):
+        with pytest.raises(MissingPiece, match=r"did not start .*status 3: no such library"):
             supervisor.ask("anything", limit_s=LIMIT_S)
         assert supervisor.pid is None
 

@@ -69,9 +69,7 @@ class Backend(Protocol):
     def foreign(self, arch: Arch) -> bool:
         """Whether it has to be assembled again for this place, so that its times say nothing about ``arch``."""
 
-    def run(
-        self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0
-    ) -> list[Bytes]:
+    def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
         """Run the kernel once over copies of ``buffers`` and return all of them as the kernel left them.
 
         Raises:

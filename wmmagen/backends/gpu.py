@@ -25,7 +25,7 @@ from wmmagen.timing import Timing, TimingProtocol
 
 _ASSEMBLED = 64
 _NAME_BYTES = 256
-_NO_DRIVER = "install the NVIDIA display driver, or run where a GPU is; without one use --backend cpu"
+_NO_DRIVER = "install the NVIDIA display driver, or run where a GPU is"
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class GpuBackend:
 
     @property
     def worker_pid(self) -> int | None:
-        """The child process that holds the context now; None before the first request and after a fault that ended it."""
+        """The child that holds the context now; None before the first request and after a fault that ended it."""
         return self._supervisor.pid
 
     def runs(self, arch: Arch) -> bool:

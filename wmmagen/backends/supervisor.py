@@ -168,7 +168,7 @@ class _Worker:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the process)
+        self.log: IO[bytes] = tempfile.TemporaryFile()
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],

@@ -1,0 +1,33 @@
+# Everything runs in an environment of its own, made on the first call and made again when pyproject.toml changes.
+PYTHON ?= python3
+VENV ?= .venv
+ARCH ?= sm_75
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: sweep test lint gpu-test clean
+
+# The main job: legal variants, compiled, validated and timed where there is a GPU.
+sweep: $(STAMP)
+	$(BIN)/wmmagen sweep --arch $(ARCH)
+
+# Everything that this machine can check.
+test: lint
+	$(BIN)/python -m pytest -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The tests that need a GPU; fails where there is none instead of skipping.
+gpu-test: $(STAMP)
+	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(STAMP): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv "$(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable ".[dev]"
+	touch "$(STAMP)"

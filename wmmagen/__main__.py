@@ -1,0 +1,5 @@
+"""``python -m wmmagen``."""
+
+from wmmagen.cli import main
+
+main()

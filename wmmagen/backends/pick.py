@@ -1,0 +1,113 @@
+"""Which backend a request gets on this machine, and what that means for its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from wmmagen.arch import ARCHS, Arch
+from wmmagen.backends import Backend
+from wmmagen.errors import ConfigError, MissingPiece, RequestError
+
+KINDS = ("auto", "gpu", "cpu")
+#: The architecture that is meant where nobody names one and no GPU is here: the oldest that is supported.
+OLDEST = ARCHS[75]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where kernels run; ``backend`` is None where they cannot, and ``why`` says so."""
+
+    backend: Backend | None
+    arch: Arch
+    why: str = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.backend is not None:
+            self.backend.close()
+
+    def demanded(self) -> Backend:
+        """The backend.
+
+        Raises:
+            MissingPiece: there is none.
+        """
+        if self.backend is None:
+            raise MissingPiece(f"nothing here can run {self.arch} kernels: {self.why}", "a machine with a GPU")
+        return self.backend
+
+    @property
+    def name(self) -> str:
+        """``gpu``, ``cpu`` or ``none``."""
+        return self.backend.name if self.backend else "none"
+
+    @property
+    def first_line(self) -> str:
+        """The first line of an output: what runs where, and what that means for the numbers."""
+        if self.backend is None:
+            return (
+                f"backend none: {self.why}. Kernels are compiled for {self.arch} and not run: "
+                "nothing is validated or timed."
+            )
+        if self.backend.foreign(self.arch):
+            return (
+                f"backend {self.name}: {self.backend.device} runs {self.arch} kernels assembled again for it: "
+                "verdicts hold, times are foreign and never rank."
+            )
+        return (
+            f"backend {self.name}: {self.backend.device} runs {self.arch} kernels as they are: "
+            "verdicts and times are this card's."
+        )
+
+
+def pick(kind: str, arch: Arch) -> Place:
+    """The place for kernels of ``arch``.
+
+    Args:
+        kind: ``auto`` takes a GPU that can run them, and no backend where there is none; ``gpu`` demands one.
+
+    Raises:
+        ConfigError: ``kind`` is none of :data:`KINDS`.
+        MissingPiece: a GPU was demanded and none here can run kernels of ``arch``.
+        RequestError: ``cpu``, which is not there yet.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"--backend {kind!r} is not known", f"one of: {' '.join(KINDS)}")
+    if kind == "cpu":
+        raise RequestError("--backend cpu: the CPU executor is not there yet", "--backend auto or gpu")
+    try:
+        backend = _best_gpu(arch)
+    except MissingPiece as missing:
+        if kind == "gpu":
+            raise
+        return Place(None, arch, missing.message)
+    return Place(backend, arch)
+
+
+def _best_gpu(arch: Arch) -> Backend:
+    """A GPU of exactly ``arch`` where there is one, else the first that can run it."""
+    from wmmagen.backends import gpu
+
+    found = gpu.devices()
+    able = sorted((d for d in found if d.sm >= arch.sm and d.sm in ARCHS), key=lambda d: (d.sm != arch.sm, d.index))
+    if not able:
+        names = ", ".join(str(d) for d in found)
+        raise MissingPiece(f"no GPU here can run {arch} kernels ({names})", "--arch of the card, or another card")
+    return gpu.GpuBackend(able[0].index)
+
+
+def default_arch() -> Arch:
+    """The architecture of the first GPU here, or the oldest supported one where there is none that is known."""
+    from wmmagen.backends import gpu
+
+    try:
+        found = gpu.devices()
+    except MissingPiece:
+        return OLDEST
+    return next((ARCHS[d.sm] for d in found if d.sm in ARCHS), OLDEST)

@@ -1,0 +1,176 @@
+"""What people read: each function turns results into text. Standard output holds answers, standard error progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from wmmagen.config import Problem
+from wmmagen.doctor import Finding
+from wmmagen.records import Facts, Outcome, Record
+from wmmagen.rules import Rule, Violation
+from wmmagen.trial import Run, tflops
+
+if TYPE_CHECKING:
+    # Optuna takes a second to import, and most commands have no use for it.
+    from wmmagen.job import Result
+    from wmmagen.tune import Progress
+
+RANKED = 10
+
+
+def violations(found: Sequence[Violation]) -> str:
+    """Every violation, a paragraph each."""
+    return "\n".join(str(v) for v in found)
+
+
+def rule_table(rules: Iterable[Rule]) -> str:
+    """One paragraph for each rule."""
+    lines: list[str] = []
+    for rule in rules:
+        when = f"  when {rule.when.text}" if rule.when else ""
+        lines += [f"{rule.id}  {rule.name}  ({rule.scope}){when}", f"    {rule.says}", f"    {rule.expr.text}", ""]
+    return "\n".join(lines).rstrip()
+
+
+def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str]) -> str:
+    """The compiler's facts, a line each."""
+    lines = [
+        name,
+        f"  compiled for     {arch} by {facts.compiler} in {facts.compile_seconds:.2f} s",
+        f"  threads          {facts.threads} per block",
+        f"  registers        {facts.registers} per thread, {facts.spill_bytes} bytes spilled",
+        f"  shared memory    {facts.shared_bytes} bytes per block",
+        f"  occupancy        {facts.occupancy} blocks per multiprocessor",
+        f"  tensor           {tensor} matrix instructions in the PTX",
+    ]
+    return "\n".join([*lines, *(f"  lint             {text}" for text in lint)])
+
+
+def runs(done: Sequence[Run]) -> str:
+    """A line for each checked run; the first wrong one explained."""
+    lines = []
+    for run in done:
+        p = run.problem
+        right = "exact" if run.guaranteed else "passed, not guaranteed by the bound"
+        lines.append(f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}: {right if run.exact else 'WRONG'}")
+        if run.mismatch:
+            lines.append(f"    {run.mismatch}")
+    return "\n".join(lines)
+
+
+def findings(found: Iterable[Finding]) -> str:
+    """What the doctor found, with the command that mends each gap."""
+    lines = []
+    for finding in found:
+        lines.append(str(finding))
+        if finding.fix:
+            lines.append(f"{'':9}{finding.fix}")
+    return "\n".join(lines)
+
+
+def sweep_result(result: Result) -> str:
+    """The ranking, why candidates fell out, the winner's file, and what to type next."""
+    return "\n\n".join(filter(None, [_ranking(result), _leading(result), _fell_out(result), _next(result)]))
+
+
+def _ranking(result: Result) -> str:
+    ranked = result.ranking
+    if not ranked:
+        return ""
+    lines = [
+        f"Ranking for {result.problem}, {len(ranked)} right and timed (warm, normal data, median and 95 % interval):"
+    ]
+    lines += [_timed(place, record, result.problem) for place, record in enumerate(ranked[:RANKED], start=1)]
+    if result.choice and result.choice.tie:
+        lines.append("The first two are a tie: their intervals overlap.")
+    return "\n".join(lines)
+
+
+def _timed(place: int, record: Record, problem: Problem) -> str:
+    timing = record.timing
+    assert timing is not None
+    low, high = timing.interval_us
+    flags = f"  [{', '.join(timing.flags)}]" if timing.flags else ""
+    return (
+        f"{place:>3}. {timing.median_us:>10.2f} us [{low:.2f}, {high:.2f}]  "
+        f"{tflops(problem, timing.median_us):>7.1f} TFLOP/s  {record.name}{flags}"
+    )
+
+
+def _leading(result: Result) -> str:
+    if not result.leading:
+        return ""
+    foreign = any(r.outcome is Outcome.OK for r in result.leading)
+    what = "verified, but not timed on a card of this architecture" if foreign else "UNVERIFIED: compiled, not run"
+    lines = [f"Leading candidates by compiled facts, {what}; none is called best:"]
+    for place, record in enumerate(result.leading, start=1):
+        facts = record.facts
+        assert facts is not None
+        lines.append(f"{place:>3}. {record.name}")
+        lines.append(
+            f"       {facts.registers} registers, {facts.spill_bytes} bytes spilled, {facts.shared_bytes} bytes "
+            f"shared, {facts.threads} threads, {facts.occupancy} blocks per multiprocessor"
+            + (f"; foreign time {record.timing.median_us:.2f} us" if record.timing else "")
+        )
+    return "\n".join(lines)
+
+
+def _fell_out(result: Result) -> str:
+    tally = result.tally
+    lines = [f"Outcomes of {len(result.records)} candidates:"]
+    lines += [f"  {outcome:<11} {count}" for outcome, count in tally.counts.items() if count]
+    lines += [f"  first {outcome}: {text.splitlines()[0]}" for outcome, text in tally.examples.items()]
+    return "\n".join(lines)
+
+
+def _next(result: Result) -> str:
+    if result.file is not None:
+        return f"Winner: {result.file}\nNext: wmmagen emit --best {result.study} --to DIR"
+    if result.leading:
+        name = result.leading[0].name
+        arch = result.place.arch
+        emit = f"wmmagen emit {name} --arch {arch} --to DIR"
+        return f"Next: {emit}\n  or, on a machine with such a GPU: wmmagen sweep --arch {arch}"
+    return "Next: wmmagen doctor"
+
+
+class LiveLine:
+    """Progress on standard error: one line that changes on a terminal, a line for each candidate elsewhere."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("…")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, record: Record, progress: Progress) -> None:
+        text = f"[{progress.number}/{progress.total or '?'}] {record.outcome:<10} {self._best(progress)}"
+        if self._status is not None:
+            self._status.update(escape(text))
+        else:
+            print(f"{text}  {record.name}", file=sys.stderr, flush=True)
+
+    def _best(self, progress: Progress) -> str:
+        best = progress.best
+        if best is None or best.timing is None:
+            return "no best yet"
+        rate = tflops(self._problem, best.timing.median_us)
+        return f"best {best.timing.median_us:.2f} us, {rate:.1f} TFLOP/s"

@@ -1,0 +1,325 @@
+"""One candidate's whole story: legal, rendered, compiled, right, timed.
+
+Every step is a function of its own, so that a command can stop where it wants to; :func:`try_out` is the whole way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy.typing as npt
+
+from wmmagen import coverage, derive, layout, nvrtc, reference, rules
+from wmmagen.arch import Arch, occupancy
+from wmmagen.backends import Backend, Bytes, Launch, Pointer
+from wmmagen.config import KernelConfig, Operation, Problem
+from wmmagen.config import name as name_of
+from wmmagen.errors import CompileError, Fault
+from wmmagen.layout import Image
+from wmmagen.nvrtc import Binary
+from wmmagen.records import Facts, Outcome, Record
+from wmmagen.reference import Inputs
+from wmmagen.render import Source, render
+from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.verdict import Tiles, explain, judge
+
+#: A checked launch that takes longer than this has hung; the largest checked problem takes milliseconds.
+RUN_LIMIT_S = 10.0
+TIME_LIMIT_S = 60.0
+#: More cases than one candidate is checked on; a case of 2048³ holds about 100 MB.
+_CASES_KEPT = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem made ready for checking: its exact inputs, their images in memory, and the exact result."""
+
+    inputs: Inputs
+    images: tuple[Image, Image, Image]
+    buffers: tuple[Bytes, Bytes, Bytes]
+    want: npt.NDArray[Any]
+
+    @property
+    def problem(self) -> Problem:
+        return self.inputs.problem
+
+
+@dataclass(frozen=True)
+class Run:
+    """One checked launch.
+
+    Attributes:
+        problem: what was computed.
+        exact: the result is the exact one, bit for bit, and nothing else was touched.
+        guaranteed: the inputs' bound proves that every right kernel gives these bits.
+        pattern: which inputs.
+        mismatch: the first wrong element and its owner, in words; empty where exact.
+    """
+
+    problem: Problem
+    exact: bool
+    guaranteed: bool
+    pattern: str
+    mismatch: str
+
+    def as_json(self) -> dict[str, object]:
+        """An element of ``runs`` of ``validate --json``."""
+        p = self.problem
+        return {
+            "problem": str(p),
+            "leading_dimensions": [p.lda, p.ldb, p.ldd],
+            "exact": self.exact,
+            "guaranteed": self.guaranteed,
+            "pattern": self.pattern,
+            "first_mismatch": self.mismatch or None,
+            "findings": [],
+        }
+
+
+def build(config: KernelConfig, arch: Arch) -> tuple[Source, Binary]:
+    """Render and compile.
+
+    Raises:
+        NotGeneratedYet: no template makes ``config``.
+        CompileError: the compiler refuses the source.
+        MissingPiece: there is no compiler here, or it does not know ``arch``.
+    """
+    source = render(config, arch)
+    return source, nvrtc.compile_source(source.text, source.kernel, arch)
+
+
+def facts_of(config: KernelConfig, arch: Arch, binary: Binary) -> Facts:
+    """What the compiler said, and how many blocks a multiprocessor of ``arch`` therefore holds."""
+    known = derive.values(config)
+    shared = known["SHARED_TOTAL"] + binary.static_shared_bytes
+    return Facts(
+        registers=binary.registers,
+        spill_bytes=binary.spill_bytes,
+        shared_bytes=shared,
+        threads=known["THREADS"],
+        occupancy=occupancy(arch, known["THREADS"], binary.registers, shared),
+        compile_seconds=binary.seconds,
+        compiler=binary.compiler,
+    )
+
+
+def tensor_instructions(binary: Binary) -> int:
+    """How many matrix instructions the PTX holds, counted where they stand, not how often they run."""
+    return len(re.findall(r"^\s*wmma\.mma\.", binary.ptx, re.MULTILINE))
+
+
+def lint(facts: Facts) -> list[str]:
+    """What is wrong with a compiled kernel although it is right; empty where nothing is."""
+    if facts.spill_bytes:
+        return [
+            f"{facts.spill_bytes} bytes per thread are spilled to local memory: fewer frags, or more warps for the tile"
+        ]
+    return []
+
+
+def launch_of(config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
+    """The launch of ``config`` on ``problem``, its operands in buffers 0 to 2, in the kernel's order."""
+    known = derive.values(config)
+    blocks = problem.m // known["BLOCK_M"] * (problem.n // known["BLOCK_N"])
+    a, b, d = (Pointer(number, image.offset) for number, image in enumerate(images))
+    p = problem
+    return Launch(
+        entry=f"{name_of(config)}_kernel",
+        grid=(blocks, 1, 1),
+        block=(known["THREADS"], 1, 1),
+        shared_bytes=known["SHARED_TOTAL"],
+        arguments=(a, b, d, p.n, p.k, p.lda, p.ldb, p.ldd),
+    )
+
+
+@lru_cache(maxsize=_CASES_KEPT)
+def exact_case(problem: Problem, pattern: str = "auto") -> Case:
+    """Exact inputs for ``problem`` with D poisoned and guard bands around everything.
+
+    Raises:
+        ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
+    """
+    inputs = reference.exact_inputs(problem, pattern=pattern)
+    images = layout.images(problem)
+    buffers = (images[0].pack(inputs.a), images[1].pack(inputs.b), images[2].blank())
+    return Case(inputs, images, buffers, reference.expected(inputs))
+
+
+@lru_cache(maxsize=2)
+def _normal_buffers(problem: Problem) -> tuple[Bytes, ...]:
+    a, b = reference.normal_inputs(problem)
+    images = layout.images(problem)
+    return images[0].pack(a), images[1].pack(b), images[2].blank()
+
+
+def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
+    """The hostile set for ``config``: several blocks each way, every length of pipeline, wide leading dimensions."""
+    known = derive.values(config)
+    return reference.problems_for(config.operation, known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"], config.stages)
+
+
+def check_run(
+    config: KernelConfig, binary: Binary, backend: Backend, problem: Problem, *, pattern: str = "auto"
+) -> Run:
+    """Run ``config`` once on exact inputs and judge everything that it left behind.
+
+    Raises:
+        Fault: the launch failed, hung or crashed.
+        IllegalConfig: ``config`` does not take ``problem``.
+    """
+    rules.demand(config, binary.arch, problem)
+    case = exact_case(problem, pattern)
+    launch = launch_of(config, problem, case.images)
+    if launch.grid[0]:
+        returned = backend.run(binary, launch, case.buffers, limit_s=RUN_LIMIT_S)
+    else:
+        returned = list(case.buffers)  # D has no element, and the launcher launches nothing
+    verdict = judge(case.inputs, case.images[2], returned[2], case.want)
+    touched = _touched(case, returned)
+    words = touched or ("" if verdict.exact else explain(verdict, _tiles(config)))
+    return Run(problem, verdict.exact and not touched, verdict.guaranteed, pattern, words)
+
+
+def validate(
+    config: KernelConfig, binary: Binary, backend: Backend, problems: Iterable[Problem], *, pattern: str = "auto"
+) -> list[Run]:
+    """Checked runs on ``problems``, ending with the first wrong one; the first problem twice: repeated runs must agree.
+
+    Raises:
+        Fault: a launch failed, hung or crashed.
+        IllegalConfig: ``config`` does not take one of the problems.
+    """
+    problems = list(problems)
+    runs: list[Run] = []
+    for problem in [*problems, *problems[:1]]:
+        runs.append(check_run(config, binary, backend, problem, pattern=pattern))
+        if not runs[-1].exact:
+            break
+    return runs
+
+
+def time_it(
+    config: KernelConfig, binary: Binary, backend: Backend, problem: Problem, protocol: TimingProtocol
+) -> Timing:
+    """Time ``config`` on normal-distributed data.
+
+    Raises:
+        Fault: the launch failed, hung or crashed, or the clock said nothing.
+    """
+    launch = launch_of(config, problem, layout.images(problem))
+    return backend.time(binary, launch, _normal_buffers(problem), protocol, limit_s=TIME_LIMIT_S)
+
+
+def try_out(
+    config: KernelConfig,
+    arch: Arch,
+    problem: Problem,
+    backend: Backend | None,
+    protocol: TimingProtocol | None = None,
+) -> Record:
+    """The whole story of one candidate. A time follows only a clean verdict, and another verdict follows the time.
+
+    Args:
+        problem: what is timed; the small hostile problems are checked beside it.
+        backend: where it runs; None compiles only.
+
+    Raises:
+        MissingPiece: there is no compiler here, or the backend is gone for good.
+    """
+    story = _Story(config, arch, problem, backend)
+    violations = rules.check(config, arch, problem)
+    if violations:
+        return story.ends(Outcome.ILLEGAL, "; ".join(f"{v.rule.id} {v.message}" for v in violations))
+    if absent := coverage.missing(config):
+        return story.ends(Outcome.ILLEGAL, "; ".join(absent))
+    try:
+        _, binary = build(config, arch)
+    except CompileError as error:
+        return story.ends(Outcome.COMPILE, error.message)
+    story.facts = facts_of(config, arch, binary)
+    if backend is None:
+        return story.ends(Outcome.UNVERIFIED)
+    try:
+        return _run_story(story, binary, backend, protocol or TimingProtocol())
+    except Fault as fault:
+        return story.ends(Outcome(fault.outcome), fault.message)
+
+
+def _run_story(story: _Story, binary: Binary, backend: Backend, protocol: TimingProtocol) -> Record:
+    config, problem = story.config, story.problem
+    story.runs = validate(config, binary, backend, [*validation_problems(config), problem])
+    if not story.runs[-1].exact:
+        return story.ends(Outcome.WRONG, story.runs[-1].mismatch)
+    if not backend.clocked:
+        return story.ends(Outcome.OK)
+    timing = time_it(config, binary, backend, problem, protocol)
+    # A kernel that is right once and wrong after a thousand launches is wrong.
+    story.runs.append(check_run(config, binary, backend, problem))
+    if not story.runs[-1].exact:
+        return story.ends(Outcome.WRONG, f"after timing: {story.runs[-1].mismatch}")
+    story.timing = timing
+    return story.ends(Outcome.OK)
+
+
+class _Story:
+    """What is known of a candidate so far; ends as a record."""
+
+    def __init__(self, config: KernelConfig, arch: Arch, problem: Problem, backend: Backend | None) -> None:
+        self.config, self.arch, self.problem, self.backend = config, arch, problem, backend
+        self.facts: Facts | None = None
+        self.timing: Timing | None = None
+        self.runs: list[Run] = []
+
+    def ends(self, outcome: Outcome, detail: str = "") -> Record:
+        backend = self.backend
+        return Record(
+            name=name_of(self.config),
+            arch=self.arch.name,
+            problem=str(self.problem),
+            outcome=outcome,
+            detail=detail,
+            backend=backend.name if backend else "none",
+            device=backend.device if backend else "",
+            foreign=bool(backend and backend.foreign(self.arch)),
+            guaranteed=all(run.guaranteed for run in self.runs),
+            runs=len(self.runs),
+            facts=self.facts,
+            timing=self.timing,
+        )
+
+
+def tflops(problem: Problem, median_us: float) -> float:
+    """Multiply-adds of ``problem`` as 2·m·n·k operations, in 10^12 per second."""
+    return 2.0 * problem.m * problem.n * problem.k / median_us / 1e6
+
+
+def operation_of(values: Operation) -> str:
+    """``f16_f32_f32_rr``: the operation's part of a study's name."""
+    return f"{values.a.name}_{values.acc.name}_{values.d.name}_{values.layout}"
+
+
+def _touched(case: Case, returned: Sequence[Bytes]) -> str:
+    """Which operand the kernel wrote to, if it did."""
+    for letter, image, sent, back in zip("AB", case.images, case.buffers, returned, strict=False):
+        if not bool((sent == back).all()):
+            first = int((sent != back).argmax())
+            return f"{letter} was written to, first at byte {first - image.offset} from its start"
+    return ""
+
+
+def _tiles(config: KernelConfig) -> Tiles:
+    known = derive.values(config)
+    return Tiles(
+        block_m=known["BLOCK_M"],
+        block_n=known["BLOCK_N"],
+        warp_m=known["WARP_M"],
+        warp_n=known["WARP_N"],
+        inst_m=known["INST_M"],
+        inst_n=known["INST_N"],
+        block_k=known["BLOCK_K"],
+        stages=known["STAGES"],
+    )

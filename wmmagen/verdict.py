@@ -1,0 +1,437 @@
+"""The verdict on a kernel's output: bit for bit, everything that it touched, and why where it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from wmmagen.dtypes import ElementType
+from wmmagen.layout import Array, Bytes, Image, Mask, decode, encode
+from wmmagen.reference import F16_MAX, Inputs, expected, round_once
+
+#: Wrong elements that an explanation has to account for, all of them, before it is given as a hint.
+SAMPLE = 64
+#: Fewer wrong elements than this agree with one of some hundred candidates by chance: sums can be as small as 2^11.
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Extents of a variant's tiles, in elements, and its pipeline's depth: what owns an element of D."""
+
+    block_m: int
+    block_n: int
+    warp_m: int
+    warp_n: int
+    inst_m: int
+    inst_n: int
+    block_k: int
+    stages: int
+
+    def owner(self, row: int, col: int) -> str:
+        """The block, the warp in it and the fragment tile in that that own an element."""
+        in_block = row % self.block_m, col % self.block_n
+        in_warp = in_block[0] % self.warp_m, in_block[1] % self.warp_n
+        return (
+            f"block ({row // self.block_m}, {col // self.block_n}), "
+            f"warp ({in_block[0] // self.warp_m}, {in_block[1] // self.warp_n}) of it, "
+            f"fragment ({in_warp[0] // self.inst_m}, {in_warp[1] // self.inst_n}) of that (row, column)"
+        )
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first wrong element, in the order of rows.
+
+    Attributes:
+        index: row · ldd + col: its index from D's first element in memory.
+        row, col: its place.
+        got: the value that the kernel left.
+        want: the right value; where that is beyond D's type, the exact one.
+        text: all of this in words.
+    """
+
+    index: int
+    row: int
+    col: int
+    got: float
+    want: float
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a failed run left, for the hints.
+
+    Attributes:
+        inputs: what the kernel was given.
+        got: m×n bit patterns of D as left.
+        wrong: m×n, which elements are wrong.
+        unwritten: m×n, which elements still hold the poison.
+        rows, cols: of up to 64 wrong elements, the first one first.
+    """
+
+    inputs: Inputs
+    got: Array
+    wrong: Mask
+    unwritten: Mask
+    rows: Array
+    cols: Array
+
+    @property
+    def element(self) -> ElementType:
+        return self.inputs.problem.operation.d
+
+    def sampled(self) -> Array:
+        """The values left in the sampled elements."""
+        return decode(self.got[self.rows, self.cols], self.element)
+
+    def fits(self, exact: Array) -> Array:
+        """Which columns of ``exact`` (samples × candidates, ``int64``) give, rounded once, every sampled element."""
+        bits = encode(round_once(exact, self.element), self.element)
+        return np.asarray((bits == self.got[self.rows, self.cols][:, None]).all(axis=0))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer about one run.
+
+    Attributes:
+        exact: D equals the exact result bit for bit, and nothing around it was touched.
+        guaranteed: whether the inputs' bound makes every order of summation give these bits.
+        mismatch: the first wrong element.
+        wrong: how many elements are wrong.
+        total: how many there are.
+        damage: which guard was overwritten, in words; empty where none was.
+        hint: a known cause that the wrong elements have in common; empty where none is known.
+        evidence: what :func:`explain` looks at; None where no element is wrong.
+    """
+
+    exact: bool
+    guaranteed: bool
+    mismatch: Mismatch | None
+    wrong: int
+    total: int
+    damage: str
+    hint: str
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        if self.exact:
+            return "exact" if self.guaranteed else "passed, not guaranteed by the bound"
+        parts = [self.mismatch.text, f"{self.wrong} of {self.total} elements differ"] if self.mismatch else []
+        return "; ".join([*parts, *filter(None, (self.damage, self.hint))])
+
+
+def judge(inputs: Inputs, image_d: Image, returned_buffer: Bytes, want: Array | None = None) -> Verdict:
+    """Compare D with the exact result, bit for bit, and its guards with their pattern.
+
+    NaN is never right, nor is an element whose exact result D cannot hold. Nor is -0: an accumulator starts at +0,
+    and a sum in round-to-nearest is -0 only where every term is -0.
+
+    Args:
+        inputs: what the kernel was given.
+        image_d: where D lies.
+        returned_buffer: D's whole buffer as the kernel left it.
+        want: :func:`expected` of these inputs, where it was computed before.
+
+    Raises:
+        ValueError: the image or the buffer is not one of this problem's D.
+    """
+    p = inputs.problem
+    if (image_d.rows, image_d.cols, image_d.element) != (p.m, p.n, p.operation.d):
+        raise ValueError(f"the image is no image of D of {p}")
+    want = expected(inputs) if want is None else want
+    got = image_d.bits(returned_buffer)
+    wrong: Mask = np.asarray(got != encode(want, image_d.element))
+    if not image_d.element.integer:
+        wrong |= ~np.isfinite(want)
+    count = int(np.count_nonzero(wrong))
+    damage = image_d.guard_damage(returned_buffer)
+    text = "" if damage is None else str(damage)
+    if not count:
+        return Verdict(damage is None, inputs.guaranteed, None, 0, wrong.size, text, "")
+    evidence = _collect(inputs, got, wrong, image_d.unwritten(returned_buffer), count)
+    mismatch = _mismatch(evidence, image_d.ld)
+    return Verdict(False, inputs.guaranteed, mismatch, count, wrong.size, text, _hint(evidence, None), evidence)
+
+
+def explain(verdict: Verdict, tiles: Tiles) -> str:
+    """The verdict in words, with the tile that owns the first wrong element and the hint that the tiles allow."""
+    if verdict.evidence is None or verdict.mismatch is None:
+        return str(verdict)
+    first = verdict.mismatch
+    lines = [
+        f"{first.text}; {verdict.wrong} of {verdict.total} elements differ",
+        f"owner: {tiles.owner(first.row, first.col)}",
+        f"guards: {verdict.damage}" if verdict.damage else "",
+        f"hint: {hint}" if (hint := _hint(verdict.evidence, tiles)) else "",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _collect(inputs: Inputs, got: Array, wrong: Mask, unwritten: Mask, count: int) -> Evidence:
+    """The evidence of a failed run; it keeps a copy of D, so that the caller may use the buffer again."""
+    flat = np.flatnonzero(wrong)[:: max(1, count // SAMPLE)][:SAMPLE]
+    rows, cols = np.divmod(flat, wrong.shape[1])
+    return Evidence(inputs, got.copy(), wrong, unwritten & wrong, rows, cols)
+
+
+def _exact_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
+    """The exact results of some elements; ``int64``."""
+    return np.asarray(_terms(inputs, rows, cols).sum(axis=1))
+
+
+def _terms(inputs: Inputs, rows: Array, cols: Array) -> Array:
+    """The products a·b that make up some elements: samples × k, ``int64``."""
+    return np.asarray(inputs.a[rows].astype(np.int64) * inputs.b[:, cols].T.astype(np.int64))
+
+
+def _mismatch(evidence: Evidence, ld: int) -> Mismatch:
+    row, col = int(evidence.rows[0]), int(evidence.cols[0])
+    exact = _exact_at(evidence.inputs, evidence.rows[:1], evidence.cols[:1])
+    rounded = round_once(exact, evidence.element)[0]
+    want = float(rounded) if np.isfinite(rounded) else float(exact[0])
+    got = float(evidence.sampled()[0])
+    index = row * ld + col
+    note = " (never written)" if evidence.unwritten[row, col] else ""
+    # repr keeps -0 and every digit; whole numbers lose their ".0" because the inputs are integers.
+    text = f"D[{row}, {col}] (flat index {index}): got {_number(got)}{note}, want {_number(want)}"
+    return Mismatch(index, row, col, got, want, text)
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hints: each looks for one known cause and returns a sentence, or None. Those that need tiles return None without them.
+
+_HintRule = Callable[[Evidence, Tiles | None], str | None]
+
+
+def _hint(evidence: Evidence, tiles: Tiles | None) -> str:
+    """The first known cause and the first known place, joined; empty where none is known."""
+    found = (next(filter(None, (rule(evidence, tiles) for rule in rules)), None) for rules in (_CAUSES, _PLACES))
+    return "; ".join(filter(None, found))
+
+
+def _never_written(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    count = int(np.count_nonzero(evidence.unwritten))
+    if not count:
+        return None
+    if count == evidence.unwritten.size:
+        return "D was never written: nothing was launched, or it wrote elsewhere"
+    row, col = (int(x) for x in np.argwhere(evidence.unwritten)[0])
+    if tiles is not None:
+        shapes = (("block", tiles.block_m, tiles.block_n), ("warp", tiles.warp_m, tiles.warp_n))
+        for word, height, width in (*shapes, ("fragment", tiles.inst_m, tiles.inst_n)):
+            top, left = row - row % height, col - col % width
+            if evidence.unwritten[top : top + height, left : left + width].all():
+                place = f"the whole {height}x{width} {word} tile at row {top}, column {left} was never written"
+                return f"{place} ({count} unwritten elements in all)"
+    return f"{count} elements were never written, the first at row {row}, column {col}"
+
+
+def _overflowed(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    operation = evidence.inputs.problem.operation
+    if "f16" not in (operation.acc.name, operation.d.name):
+        return None
+    exact = _exact_at(evidence.inputs, evidence.rows, evidence.cols)
+    over = np.isinf(evidence.sampled()) & (np.abs(exact) > F16_MAX)
+    if not over.any():
+        return None
+    who = "the accumulator type f16" if operation.acc.name == "f16" else "D's type f16, not the accumulator,"
+    return f"{who} overflowed: the exact result is {int(exact[over][0])}, the largest finite f16 is {F16_MAX}"
+
+
+def _not_a_number(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    if evidence.element.integer:
+        return None
+    values = decode(evidence.got, evidence.element)
+    nan = np.isnan(values) & ~evidence.unwritten
+    if not nan.any():
+        return None
+    cause = "a read outside A or B, whose guards are NaN, or shared memory that was used before it was filled"
+    return f"{'all' if nan.all() else int(np.count_nonzero(nan))} elements are NaN: {cause}"
+
+
+def _zero(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    left = evidence.sampled()
+    if not evidence.element.integer and not left.any() and np.signbit(left).all():
+        return "zeros with a minus sign: an accumulator did not start at +0, or the result was negated"
+    if not decode(evidence.got, evidence.element).any():
+        return "every element is zero: the accumulators were stored without a product"
+    return None
+
+
+def _transposed(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    i, j = evidence.rows[:, None], evidence.cols[:, None]
+    k = np.arange(evidence.inputs.problem.k)[None, :]
+    if not k.size:
+        return None
+    candidates = [
+        ("A was read as its transpose: row-major and column-major are swapped", (k, i), (k, j)),
+        ("B was read as its transpose: row-major and column-major are swapped", (i, k), (j, k)),
+        ("D was stored as its transpose", (j, k), (k, i)),
+    ]
+    if tiles is not None:
+        t, u = tiles.inst_m, tiles.inst_n
+        swapped_a = (i - i % t + k % t, k - k % t + i % t)
+        swapped_b = (k - k % u + j % u, j - j % u + k % u)
+        candidates += [
+            (
+                f"each {t}x{t} fragment of A was loaded as its transpose: the fragment's layout is wrong",
+                swapped_a,
+                (k, j),
+            ),
+            (
+                f"each {u}x{u} fragment of B was loaded as its transpose: the fragment's layout is wrong",
+                (i, k),
+                swapped_b,
+            ),
+        ]
+    for text, at_a, at_b in candidates:
+        if _gathers(evidence, at_a, at_b):
+            return text
+    return None
+
+
+def _gathers(evidence: Evidence, at_a: tuple[Array, Array], at_b: tuple[Array, Array]) -> bool:
+    """Whether sums of A at ``at_a`` times B at ``at_b`` (samples × k each) give every sample whose places exist."""
+    a, b = evidence.inputs.a, evidence.inputs.b
+    shape = (evidence.rows.size, evidence.inputs.problem.k)
+    (ra, ca), (rb, cb) = ([np.broadcast_to(x, shape) for x in at] for at in (at_a, at_b))
+    inside = ((ra < a.shape[0]) & (ca < a.shape[1]) & (rb < b.shape[0]) & (cb < b.shape[1])).all(axis=1)
+    if np.count_nonzero(inside) < FEWEST:
+        return False
+    terms = a[ra[inside], ca[inside]].astype(np.int64) * b[rb[inside], cb[inside]].astype(np.int64)
+    bits = encode(round_once(terms.sum(axis=1), evidence.element), evidence.element)
+    return bool((bits == evidence.got[evidence.rows, evidence.cols][inside]).all())
+
+
+def _slices(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    """Which K slice, or stage of the pipeline, the difference is made of; by recomputing partial products."""
+    k = evidence.inputs.problem.k
+    if tiles is None or not k:
+        return None
+    # A race harms some tiles only: where no cause explains all samples, look at the first wrong fragment alone.
+    for where, seen in (("", evidence), ("in the first wrong fragment, ", _first_fragment(evidence, tiles))):
+        if seen.rows.size < FEWEST:
+            continue
+        for text, exact in _slice_stories(seen, tiles, np.arange(0, k, tiles.block_k)):
+            hits = np.flatnonzero(seen.fits(exact))
+            if hits.size:
+                return where + text(int(hits[-1]))
+    return None
+
+
+def _first_fragment(evidence: Evidence, tiles: Tiles) -> Evidence:
+    """The same evidence with samples from the fragment tile of the first wrong element only."""
+    row, col = int(evidence.rows[0]), int(evidence.cols[0])
+    top, left = row - row % tiles.inst_m, col - col % tiles.inst_n
+    rows, cols = np.nonzero(evidence.wrong[top : top + tiles.inst_m, left : left + tiles.inst_n])
+    return replace(evidence, rows=rows[:SAMPLE] + top, cols=cols[:SAMPLE] + left)
+
+
+_Story = tuple[Callable[[int], str], Array]
+
+
+def _slice_stories(evidence: Evidence, tiles: Tiles, starts: Array) -> Iterator[_Story]:
+    """Candidate results (samples × candidates), each with what it would mean for the number of the candidate."""
+    parts = np.add.reduceat(_terms(evidence.inputs, evidence.rows, evidence.cols), starts, axis=1)
+    total, count, stages = parts.sum(axis=1, keepdims=True), starts.size, tiles.stages
+
+    def slice_(s: int) -> str:
+        return f"the last K slice ({s} of 0 to {s})" if s == count - 1 else f"K slice {s} (of 0 to {count - 1})"
+
+    yield lambda s: f"{slice_(s)} is missing from the sum", total - parts
+    yield lambda s: f"{slice_(s)} is counted twice", total + parts
+    if count > 1:
+        yield lambda s: f"D holds {slice_(s)} alone: the accumulators do not carry over", parts
+    if count > stages:
+        stage = [parts[:, r::stages].sum(axis=1) for r in range(stages)]
+        yield lambda r: f"every K slice of stage {r} (of {stages}) is missing", total - np.stack(stage, axis=1)
+    for distance in dict.fromkeys((stages, -stages, 1, -1)):
+        if abs(distance) < count:
+            yield from _stale_stories(evidence, tiles, parts, distance, slice_)
+
+
+def _stale_stories(
+    evidence: Evidence, tiles: Tiles, parts: Array, distance: int, slice_: Callable[[int], str]
+) -> Iterator[_Story]:
+    """Candidates in which a slice used the data of the slice ``distance`` before it (after, if negative)."""
+    inputs, k, width = evidence.inputs, evidence.inputs.problem.k, tiles.block_k
+    total, count = parts.sum(axis=1, keepdims=True), parts.shape[1]
+    full = k // width  # a shorter last slice has no like-sized neighbour to be taken for
+    slices = np.arange(max(distance, 0), full + min(distance, 0))
+    slices = slices[slices < full]
+    if not slices.size:
+        return
+    wide_a = inputs.a[evidence.rows, : full * width].astype(np.int64).reshape(-1, full, width)
+    wide_b = inputs.b[: full * width, evidence.cols].T.astype(np.int64).reshape(-1, full, width)
+    stale = slices - distance
+    age = f"{abs(distance)} {'earlier: stale' if distance > 0 else 'later: overwritten too early'}"
+
+    def one(word: str) -> Callable[[int], str]:
+        return lambda c: f"{slice_(int(slices[c]))} used {word} of the slice {age}"
+
+    def every(word: str) -> Callable[[int], str]:
+        return lambda r: f"every K slice of stage {r} (of {tiles.stages}) used {word} of the slice {age}"
+
+    for word, slice_a, slice_b in (("A and B", stale, stale), ("A", stale, slices), ("B", slices, stale)):
+        change = (wide_a[:, slice_a] * wide_b[:, slice_b]).sum(axis=2) - parts[:, slices]
+        yield one(word), total + change
+        if abs(distance) == tiles.stages and count > tiles.stages:
+            stage = [change[:, slices % tiles.stages == r].sum(axis=1) for r in range(tiles.stages)]
+            yield every(word), total + np.stack(stage, axis=1)
+
+
+def _second_tiles(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    """Every second 8-wide tile: 8 two-byte elements are 16 bytes, half of a fragment pointer's alignment of 32."""
+    for axis, word in ((0, "columns"), (1, "rows")):
+        hit = evidence.wrong.any(axis=axis)
+        tiles_hit = np.add.reduceat(hit, np.arange(0, hit.size, 8)) > 0
+        for parity in (0, 1):
+            if tiles_hit.size >= 4 and tiles_hit[parity::2].all() and not tiles_hit[1 - parity :: 2].any():
+                return (
+                    f"every second 8-wide tile of {word} is wrong: the pointer of a fragment is 16 bytes off "
+                    "its 32-byte alignment"
+                )
+    return None
+
+
+def _one_place(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    """The same warp of every block, or the same fragment of every warp."""
+    if tiles is None:
+        return None
+    # Rows and columns apart: elements share one place exactly where both of these do, and it is cheap.
+    rows, cols = (np.flatnonzero(evidence.wrong.any(axis=axis)) for axis in (1, 0))
+    levels = (
+        ("warp", "block", tiles.block_m, tiles.block_n, tiles.warp_m, tiles.warp_n),
+        ("fragment", "warp", tiles.warp_m, tiles.warp_n, tiles.inst_m, tiles.inst_n),
+    )
+    for part, whole, outer_m, outer_n, inner_m, inner_n in levels:
+        down, across = rows % outer_m // inner_m, cols % outer_n // inner_n
+        spread = np.ptp(rows // outer_m) + np.ptp(cols // outer_n)
+        several = outer_m // inner_m * (outer_n // inner_n) > 1
+        if several and spread and np.ptp(down) == 0 and np.ptp(across) == 0:
+            return f"only {part} ({down[0]}, {across[0]}) of each {whole} is wrong"
+    return None
+
+
+def _edge(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    if tiles is None:
+        return None
+    m, n = evidence.wrong.shape
+    row, col = (m - 1) // tiles.block_m * tiles.block_m, (n - 1) // tiles.block_n * tiles.block_n
+    bottom = row > 0 and not evidence.wrong[:row].any()
+    right = col > 0 and not evidence.wrong[:, :col].any()
+    sides = " and ".join(word for word, hit in (("bottom", bottom), ("right", right)) if hit)
+    return f"only the blocks at the {sides} edge are wrong" if sides else None
+
+
+_CAUSES: tuple[_HintRule, ...] = (_never_written, _overflowed, _not_a_number, _zero, _transposed, _slices)
+_PLACES: tuple[_HintRule, ...] = (_second_tiles, _edge, _one_place)
