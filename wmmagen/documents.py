@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
-from wmmagen import defaults
-from wmmagen.arch import ARCHS
 from wmmagen.config import (
     MAX_COUNT,
     MAX_PAD,
@@ -21,21 +19,20 @@ from wmmagen.config import (
     Feed,
     Layout,
     Raster,
-    Residency,
     Residue,
+    parse,
     spell,
     values_of,
 )
-from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.rules import RULES, Rule, Scope
 
 _MADE = "<!-- Made by `python -m wmmagen.documents`; change the tables, not this file. -->"
 
 _SCOPES = {
-    Scope.STATIC: "Of the configuration alone: pruned from a search, refused with a message, and a `static_assert` in the file.",
+    Scope.STATIC: "Of the configuration: pruned from a search, refused with a message, a `static_assert` in the file.",
     Scope.ARCH: "Of the configuration and the architecture: as before, with the assertion guarded by the architecture.",
-    Scope.LAUNCH: "Of the call: a message, and a check in the launcher, which answers with a status and launches nothing.",
+    Scope.LAUNCH: "Of the call: a message, and a check in the launcher, which answers and launches nothing.",
     Scope.TOOLCHAIN: "Of the compiler at hand: a message only.",
 }
 
@@ -110,18 +107,21 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("`_sk`*n*", ("split_k",), "1 to 65535", "blocks that share one tile of D along K"),
 )
 
+_EXAMPLE = (
+    "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1"
+)
+
 
 def names_markdown() -> str:
     """``NAMES.md``: the grammar of kernel names."""
-    example = defaults.complete({}, ARCHS[80])
-    values = {key: spell(value) for key, value in values_of(example).items()}
+    values = {key: spell(value) for key, value in values_of(parse(_EXAMPLE)).items()}
     rows = [
         f"| {written} | {_words(keys)} | {of} | {_words(values[key] for key in keys)} | {meaning} |"
         for written, keys, of, meaning in _FIELDS
     ]
     table = "\n".join(["| written | key | values | here | meaning |", "|---|---|---|---|---|", *rows])
     promise = textwrap.fill(
-        "A name is one configuration, and a configuration is one name: no field is left out because it has its default, "
+        "A name is one configuration, a configuration is one name: no field is left out because it has its default, "
         "numbers are decimal without leading zeros, and whatever differs in one character from every name is refused. "
         "So `parse(name(config)) == config`, and two kernels never share a symbol. A name is a C symbol, a file stem "
         "on every file system, a record's key and an argument of the command line. It says nothing of legality: "
@@ -135,7 +135,7 @@ def names_markdown() -> str:
 
 What a kernel computes, two underscores, how it does it. For example
 
-    {name_of(example)}
+    {_EXAMPLE}
 
 is made of these fields, in this order:
 

@@ -136,8 +136,8 @@ def _is_truth(node: ast.expr, text: str) -> bool:
             demand(right, False)
             return True
         case ast.BoolOp(values=values):
-            for value in values:
-                demand(value, True)
+            for part in values:
+                demand(part, True)
             return True
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             demand(operand, True)

@@ -19,8 +19,11 @@ from wmmagen.config import KernelConfig
 from wmmagen.nvrtc import Binary
 from wmmagen.render import Source
 
-PIPELINES = ("feed=global,copy=none,stages=1,pad_a=0,pad_b=0", "copy=ld,stages=1", "copy=ld,stages=2") + tuple(
-    f"copy=cpasync,stages={stages}" for stages in (2, 3, 4, 5)
+PIPELINES = (
+    "feed=global,copy=none,stages=1,pad_a=0,pad_b=0",
+    "copy=ld,stages=1",
+    "copy=ld,stages=2",
+    *(f"copy=cpasync,stages={stages}" for stages in (2, 3, 4, 5)),
 )
 CASES = [
     (sm, f"acc={acc},d={acc},inst={inst},{pipeline}")
@@ -45,7 +48,7 @@ def check(case: KernelConfig, source: Source, binary: Binary) -> None:
     assert re.search(rf"\.entry {re.escape(source.kernel)}\(", binary.ptx)
     assert len(re.findall(r"\.entry ", binary.ptx)) == 1
     acc = case.operation.acc.name
-    shape = "m{0.m}n{0.n}k{0.k}".format(case.inst)
+    shape = f"m{case.inst.m}n{case.inst.n}k{case.inst.k}"
     products = re.findall(r"wmma\.mma\.sync\.aligned\.row\.row\.(\w+)\.(\w+)\.(\w+)", binary.ptx)
     assert set(products) == {(shape, acc, acc)}
     assert len(products) % (case.frags.m * case.frags.n * case.k_steps) == 0
@@ -73,7 +76,9 @@ def test_the_narrow_shape_compiles(sm: int, pipeline: str) -> None:
     check(*compiled(f"{NARROW},{pipeline}", sm))
 
 
-@pytest.mark.parametrize("pairs", ["pad_a=16,pad_b=16", PIPELINES[0], "acc=f16,d=f16,pad_a=16,pad_b=16,copy=cpasync,stages=3"])
+@pytest.mark.parametrize(
+    "pairs", ["pad_a=16,pad_b=16", PIPELINES[0], "acc=f16,d=f16,pad_a=16,pad_b=16,copy=cpasync,stages=3"]
+)
 def test_the_strict_reading_compiles(pairs: str) -> None:
     check(*compiled(pairs, 80, strict=True))
 
@@ -99,7 +104,9 @@ def test_one_request_is_one_binary_everywhere(tmp_path: Path) -> None:
     case, _, first = compiled("", 75)
     _, _, second = compiled("", 75)
     assert (first.cubin, first.ptx) == (second.cubin, second.ptx)
-    place = os.pathsep.join([str(Path(wmmagen.__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    place = os.pathsep.join(
+        [str(Path(wmmagen.__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     elsewhere = subprocess.run(
         [sys.executable, "-c", AGAIN, str(case)],
         cwd=tmp_path,

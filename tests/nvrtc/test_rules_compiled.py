@@ -26,8 +26,7 @@ def log_of(source: str, arch: Arch, entry: str = ENTRY) -> str:
     try:
         binary = nvrtc.compile_source(source, entry, arch)
     except CompileError as refusal:
-        assert refusal.log
-        return refusal.log
+        return refusal.log or "refused without a word"
     assert "error" not in binary.log and "warning" not in binary.log
     return ""
 
@@ -123,7 +122,9 @@ def test_python_and_the_compiler_agree(sm: int, strict: bool) -> None:
     assert set() in wanted and len(set().union(*wanted)) > 25
 
 
-@pytest.mark.parametrize("pairs", ["frags=64x64,warps=64x64,k_steps=64,stages=64,copy=cpasync", "pad_a=1024,pad_b=1023"])
+@pytest.mark.parametrize(
+    "pairs", ["frags=64x64,warps=64x64,k_steps=64,stages=64,copy=cpasync", "pad_a=1024,pad_b=1023"]
+)
 def test_the_extremes_are_refused_by_both(pairs: str) -> None:
     case = config(pairs)
     assert broken_ids(case, ARCHS[80])
@@ -145,8 +146,7 @@ def test_expressions_mean_the_same_to_the_compiler() -> None:
             continue
         numbers = "".join(f"constexpr int {name} = {values[name]}; " for name in expr.names)
         wanted = str(bool(expr(values))).lower()
-        lines.append(
-            f'namespace e{i} {{ {numbers}static_assert(({expr.cpp()}) == {wanted} && ({expr.negated().cpp()}) != {wanted}, "{i}"); }}'
-        )
+        claim = f"({expr.cpp()}) == {wanted} && ({expr.negated().cpp()}) != {wanted}"
+        lines.append(f'namespace e{i} {{ {numbers}static_assert({claim}, "{i}"); }}')
     assert len(lines) > 150
     assert log_of("\n".join(lines) + KERNEL, ARCHS[80]) == ""

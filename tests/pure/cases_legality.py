@@ -1,4 +1,4 @@
-"""Configurations that break exactly one rule, and their neighbours that just keep it; shared by Python's and the compiler's tests."""
+"""Configurations that break exactly one rule, and neighbours that just keep it."""
 
 from __future__ import annotations
 
@@ -89,15 +89,13 @@ _INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
-#: Every rule of scope static or arch. The word "just" is meant: where a number decides, the neighbour is the last legal one.
+#: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
 BREAKS: dict[str, Break] = {
     "T100": Break("a=f32", "a=bf16"),
     "T101": Break("inst=16x16x32", "inst=8x32x16"),
     "T102": Break("a=tf32,inst=16x16x16", "a=tf32,inst=16x16x8"),
     "T103": Break("a=f64,acc=f64,d=f64,inst=16x16x16", "a=f64,acc=f64,d=f64,inst=8x8x4"),
-    "T104": Break(
-        "a=s4,acc=s32,d=s32,layout=rc,inst=8x8x64,pad_a=32,pad_b=32", f"{_NIBBLES},layout=rc"
-    ),
+    "T104": Break("a=s4,acc=s32,d=s32,layout=rc,inst=8x8x64,pad_a=32,pad_b=32", f"{_NIBBLES},layout=rc"),
     "T105": Break(f"{_BITS},inst=8x8x256", f"{_BITS},inst=8x8x128,warps=1x1"),
     "T111": Break("acc=s32", "acc=f16"),
     "T112": Break("a=bf16,acc=f16", "a=bf16,acc=f32"),
@@ -142,7 +140,19 @@ BREAKS: dict[str, Break] = {
 }
 
 
-_PADS = {"f16": 8, "bf16": 8, "tf32": 4, "f32": 4, "f64": 2, "s8": 16, "u8": 16, "s32": 4, "s4": 32, "u4": 32, "b1": 128}
+_PADS = {
+    "f16": 8,
+    "bf16": 8,
+    "tf32": 4,
+    "f32": 4,
+    "f64": 2,
+    "s8": 16,
+    "u8": 16,
+    "s32": 4,
+    "s4": 32,
+    "u4": 32,
+    "b1": 128,
+}
 
 
 def sample(count: int, seed: int) -> list[KernelConfig]:
@@ -172,7 +182,9 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "frags": Grid(draw.choice([1, 2, 3, 4]), draw.choice([1, 2, 3, 4])),
         "k_steps": draw.choice([1, 1, 2, 2, 3, 4]),
         "feed": feed,
-        "copy": (draw.choice([Copy.LD, Copy.CPASYNC]) if staged else Copy.NONE) if meaningful else draw.choice(list(Copy)),
+        "copy": (draw.choice([Copy.LD, Copy.CPASYNC]) if staged else Copy.NONE)
+        if meaningful
+        else draw.choice(list(Copy)),
         "stages": draw.choice([1, 2, 2, 3, 4]) if staged or not meaningful else 1,
         "pad_a": draw.choice([0, unit, 2 * unit, unit // 2]) if staged or not meaningful else 0,
         "pad_b": draw.choice([0, unit, 2 * unit, unit + 1]) if staged or not meaningful else 0,

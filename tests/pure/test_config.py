@@ -44,9 +44,7 @@ from wmmagen.config import (
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.errors import ConfigError
 
-BASE_NAME = (
-    "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1"
-)
+BASE_NAME = "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1"
 COUNTS = st.integers(1, MAX_COUNT)
 TYPES = st.sampled_from(list(ELEMENT_TYPES.values()))
 PADS = st.integers(0, MAX_PAD)
@@ -112,7 +110,9 @@ def test_a_change_of_any_one_field_changes_the_name(case: KernelConfig, key: str
 
 def test_a_name_is_what_is_published() -> None:
     assert name(BASE) == BASE_NAME
-    mixed = config("arrange_b=tiles,raster=panels,residency=global,copy=cpasync,stages=3,split_k=4,d=f16,epilogue=linear")
+    mixed = config(
+        "arrange_b=tiles,raster=panels,residency=global,copy=cpasync,stages=3,split_k=4,d=f16,epilogue=linear"
+    )
     assert name(mixed) == (
         "wmma_gemm_f16_f32_f16_rr_linear_exact__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resglobal_panels_sk4"
     )
@@ -123,7 +123,9 @@ def test_names_are_short_enough() -> None:
     assert len(name(config(typical))) <= 115
     assert max(len(name(c)) for c in sample(2000, 3)) <= 125
     # Every word at its longest, on the longest instruction, with counts that still fit into a block.
-    words = "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped,copy=cpasync,feed=shared"
+    words = (
+        "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped,copy=cpasync,feed=shared"
+    )
     counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4"
     assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 130
 
@@ -272,7 +274,8 @@ def test_sizes_are_read(text: str, size: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1x2", "1x2x3x4", "1x2x", "-1x2x3", "1.5x2x3", "1e3", "axbxc", "٣x1x1", f"{MAX_SIZE + 1}", "1 x 2 x 3"]
+    "text",
+    ["", "x", "1x2", "1x2x3x4", "1x2x", "-1x2x3", "1.5x2x3", "1e3", "axbxc", "٣x1x1", f"{MAX_SIZE + 1}", "1 x 2 x 3"],
 )
 def test_sizes_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ConfigError) as refusal:

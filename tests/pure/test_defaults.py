@@ -1,4 +1,4 @@
-"""Whole configurations from a few keys: always a legal one where there is one, and files that say what is wrong with them."""
+"""Whole configurations from a few keys: a legal one where there is one, and sentences where there is none."""
 
 from __future__ import annotations
 
@@ -125,7 +125,9 @@ def test_known_and_not_made_is_no_illegality() -> None:
 
 def test_types_bring_their_own_defaults() -> None:
     found = {a: defaults.read_config(f"a={a}", SM80) for a in ("f16", "bf16", "tf32", "f64", "s8", "s4", "b1")}
-    assert {a: (c.operation.acc.name, c.operation.d.name, str(c.inst), str(c.operation.layout)) for a, c in found.items()} == {
+    assert {
+        a: (c.operation.acc.name, c.operation.d.name, str(c.inst), str(c.operation.layout)) for a, c in found.items()
+    } == {
         "f16": ("f32", "f32", "16x16x16", "rr"),
         "bf16": ("f32", "f32", "16x16x16", "rr"),
         "tf32": ("f32", "f32", "16x16x8", "rr"),
@@ -206,7 +208,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     folder = tmp_path / "folder.toml"
     folder.mkdir()
     binary = tmp_path / "binary.toml"
-    binary.write_bytes(b"inst = \"\xff\xfe\"")
+    binary.write_bytes(b'inst = "\xff\xfe"')
     for path in (folder, binary, tmp_path / "absent.toml"):
         with pytest.raises(ConfigError) as refusal:
             read(path)

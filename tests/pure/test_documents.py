@@ -55,7 +55,9 @@ def accepts(key: str, text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("keys", "values"), [(keys, values) for _, keys, values, _ in documents._FIELDS if " to " in values])
+@pytest.mark.parametrize(
+    ("keys", "values"), [(keys, values) for _, keys, values, _ in documents._FIELDS if " to " in values]
+)
 def test_the_ranges_are_those_of_the_readers(keys: tuple[str, ...], values: str) -> None:
     low, high = map(int, re.findall(r"\d+", values))
     for key in keys:
@@ -63,7 +65,9 @@ def test_the_ranges_are_those_of_the_readers(keys: tuple[str, ...], values: str)
         assert [accepts(key, spelt.format(n)) for n in (low - 1, low, high, high + 1)] == [False, True, True, False]
 
 
-@pytest.mark.parametrize(("keys", "values"), [(keys, values) for _, keys, values, _ in documents._FIELDS if "`" in values])
+@pytest.mark.parametrize(
+    ("keys", "values"), [(keys, values) for _, keys, values, _ in documents._FIELDS if "`" in values]
+)
 def test_the_words_are_those_of_the_readers(keys: tuple[str, ...], values: str) -> None:
     words = re.findall(r"`(\w+)`(?: \((\w+)\))?", values)
     (key,) = keys
@@ -86,6 +90,8 @@ def test_the_example_is_a_name_and_its_fields_join_to_it() -> None:
 def test_the_contract_of_templates_names_what_there_is() -> None:
     for path in render.template_root().rglob("*.jinja"):
         assert path.name.removesuffix(".jinja") in TEMPLATES, path.name
-    context = render._context(config.parse(re.findall(r"^    (\w+)$", NAMES, flags=re.M)[0]), ARCHS[80], "s", "k", False)
+    context = render._context(
+        config.parse(re.findall(r"^    (\w+)$", NAMES, flags=re.M)[0]), ARCHS[80], "s", "k", False
+    )
     documented = set(re.findall(r"^\| `(\w+)` \|", TEMPLATES, flags=re.M))
     assert documented == context.keys() | {"constants", "guards", "launcher", "guard"}

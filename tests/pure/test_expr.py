@@ -80,7 +80,18 @@ class Cpp:
 
 @pytest.mark.parametrize(
     "text",
-    ["A", "12", "A + B * 3", "A // B % 4", "f", "not f", "A == 1", "f and A < B or g_8", "A if f else B", "f if g else A > 1"],
+    [
+        "A",
+        "12",
+        "A + B * 3",
+        "A // B % 4",
+        "f",
+        "not f",
+        "A == 1",
+        "f and A < B or g_8",
+        "A if f else B",
+        "f if g else A > 1",
+    ],
 )
 def test_inside_the_subset(text: str) -> None:
     assert parse(text).text == text

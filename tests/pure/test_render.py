@@ -54,15 +54,14 @@ from wmmagen import config, render
 from wmmagen.arch import ARCHS
 for name in sys.argv[1:]:
     case = config.parse(name)
-    sys.stdout.write(render.render(case, ARCHS[80]).text + render.render_header(case) + render.render_guards(case, ARCHS[80]))
+    sys.stdout.write(render.render(case, ARCHS[80]).text)
+    sys.stdout.write(render.render_header(case) + render.render_guards(case, ARCHS[80]))
 """
 
 
 def test_the_same_text_everywhere(tmp_path: Path) -> None:
     cases = [config(pairs) for pairs in STRUCTURES]
-    here = "".join(
-        render.render(c, SM80).text + render.render_header(c) + render.render_guards(c, SM80) for c in cases
-    )
+    here = "".join(render.render(c, SM80).text + render.render_header(c) + render.render_guards(c, SM80) for c in cases)
     for seed, zone in (("1", "Asia/Tokyo"), ("2", "America/Lima")):
         elsewhere = subprocess.run(
             [sys.executable, "-c", AGAIN, *map(str, cases)],
@@ -147,7 +146,9 @@ def test_every_rule_that_speaks_is_asserted_or_checked_and_no_other(pairs: str, 
     stated = set(re.findall(r"\b([A-Z][0-9]{3}) ", text))
     speaking = {r.id for r in rules.RULES if r.scope != "toolchain" and r.applies(known)}
     # A rule of structure alone that holds is no news.
-    silent = {r.id for r in rules.RULES if r.id in speaking and (r.structural or not any(map(str.isupper, r.expr.names)))}
+    silent = {
+        r.id for r in rules.RULES if r.id in speaking and (r.structural or not any(map(str.isupper, r.expr.names)))
+    }
     assert stated == speaking - silent
 
 
@@ -181,7 +182,20 @@ def test_numbers_stand_in_the_constants_alone() -> None:
     _, code = code_of(text_of("copy=cpasync,stages=5,pad_a=24")).split("namespace wmma", 1)
     body = re.sub(r"constexpr int[^;]*;|static_assert\([^;]*\);", "", code)
     # 32 lanes, 16 bytes, 128-byte alignment, and the grid's end are facts of the hardware; 0 to 5 count and enumerate.
-    assert set(re.findall(r"(?<![\w.])[0-9]+\b", body)) <= {"0", "1", "2", "3", "4", "5", "16", "32", "128", "800", "10", "2147483647"}
+    assert set(re.findall(r"(?<![\w.])[0-9]+\b", body)) <= {
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "16",
+        "32",
+        "128",
+        "800",
+        "10",
+        "2147483647",
+    }
 
 
 # Refusals, names, the header.
@@ -242,7 +256,10 @@ def test_every_template_is_used() -> None:
     parts = {path.name for path in (render.template_root() / "parts").glob("*.jinja")}
     slots = {f"pipeline_{name}.jinja" for name in ("single", "prefetch", "cpasync", "global")}
     assert slots <= parts
-    texts = "".join(path.read_text() for path in render.template_root().rglob("*.jinja")) + Path(render.__file__).read_text()
+    texts = (
+        "".join(path.read_text() for path in render.template_root().rglob("*.jinja"))
+        + Path(render.__file__).read_text()
+    )
     for part in parts - slots:
         stem = part.removesuffix(".jinja").split("_")[0]
         assert f"parts/{part}" in texts or f'"parts/{stem}_" ~ slot.{stem}' in texts, part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,12 @@ def test_every_rule_has_its_words() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    scopes = {Scope.STATIC: BREAKS, Scope.ARCH: BREAKS, Scope.LAUNCH: LAUNCHES, Scope.TOOLCHAIN: TOOLCHAIN}
+    scopes: dict[Scope, Mapping[str, object]] = {
+        Scope.STATIC: BREAKS,
+        Scope.ARCH: BREAKS,
+        Scope.LAUNCH: LAUNCHES,
+        Scope.TOOLCHAIN: TOOLCHAIN,
+    }
     assert [r.id for r in RULES if r.id not in scopes[r.scope]] == []
     assert not {*BREAKS, *LAUNCHES, *TOOLCHAIN} - BY_ID.keys()
 
@@ -97,7 +103,7 @@ def test_toolchain_rules_at_their_ends() -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """Sizes and leading dimensions, ``m n k lda ldb ldd``, of a call that breaks a rule and of one that just keeps it."""
+    """``m n k lda ldb ldd`` of a call that breaks a rule and of one that just keeps it."""
 
     breaks: tuple[int, ...]
     keeps: tuple[int, ...]
@@ -120,9 +126,7 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "N801": Call((64, 128, 32, 32, 128, 128), (256, 128, 32, 32, 128, 128)),
     "N802": Call((128, 192, 32, 32, 192, 192), (128, 256, 32, 32, 256, 256)),
     "N803": Call((128, 128, 16, 32, 128, 128), (128, 128, 0, 8, 128, 128)),
-    "N804": Call(
-        (128 * 32768, _WIDEST, 32, 32, _WIDEST, _WIDEST), (128 * 32767, _WIDEST, 32, 32, _WIDEST, _WIDEST)
-    ),
+    "N804": Call((128 * 32768, _WIDEST, 32, 32, _WIDEST, _WIDEST), (128 * 32767, _WIDEST, 32, 32, _WIDEST, _WIDEST)),
     "L221": Call((128, 128, 32, 36, 128, 128), (128, 128, 32, 40, 128, 128)),
     "L222": Call((128, 128, 32, 32, 132, 128), (128, 128, 32, 32, 136, 128)),
     "L223": Call((128, 128, 32, 32, 128, 130), (128, 128, 32, 32, 128, 132)),
@@ -373,7 +377,9 @@ def test_narrow_tiles_from_global_memory_by_layout() -> None:
     }
 
 
-@pytest.mark.parametrize(("warps", "frags", "legal"), [("1x1", "4x1", True), ("1x1", "4x2", False), ("1x2", "4x2", False)])
+@pytest.mark.parametrize(
+    ("warps", "frags", "legal"), [("1x1", "4x1", True), ("1x1", "4x2", False), ("1x2", "4x2", False)]
+)
 def test_narrow_b_staged_in_rows_is_legal_for_one_tile_across(warps: str, frags: str, legal: bool) -> None:
     found = violations(f"inst=32x8x16,warps={warps},frags={frags}")
     assert ("P302" in [v.rule.id for v in found]) is not legal

@@ -49,9 +49,7 @@ ALIGNMENTS = [
 def test_instructions_are_the_guide_s() -> None:
     found = {(i.a.name, i.acc.name, i.shape, i.min_sm, i.layouts) for i in INSTRUCTIONS}
     wanted = {
-        (a, acc, shape, sm, tuple(layouts.split()))
-        for a, acc, shapes, sm, layouts in GUIDE
-        for shape in shapes.split()
+        (a, acc, shape, sm, tuple(layouts.split())) for a, acc, shapes, sm, layouts in GUIDE for shape in shapes.split()
     }
     assert found == wanted
     assert len(INSTRUCTIONS) == len(wanted)
@@ -90,7 +88,15 @@ def test_rows_of_one_operand() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"m": 32}, {"n": 8}, {"a_registers": 3}, {"b_registers": 3}, {"acc_registers": 4}, {"acc_registers": 16}, {"acc": F16}],
+    [
+        {"m": 32},
+        {"n": 8},
+        {"a_registers": 3},
+        {"b_registers": 3},
+        {"acc_registers": 4},
+        {"acc_registers": 16},
+        {"acc": F16},
+    ],
 )
 def test_a_wrong_row_cannot_be_made(wrong: dict[str, object]) -> None:
     row = Instruction(F16, F32, 16, 16, 16, 70, 8, 8, 8)
@@ -117,10 +123,15 @@ TYPES = [
 def test_element_types_are_the_documents() -> None:
     assert [(t.name, t.bits, t.exact_limit) for t in ELEMENT_TYPES.values()] == TYPES
     assert {t.name for t in ELEMENT_TYPES.values() if t.experimental} == {"s4", "u4", "b1"}
-    assert {t.name: t.header for t in ELEMENT_TYPES.values() if t.header} == {"f16": "cuda_fp16.h", "bf16": "cuda_bf16.h"}
+    assert {t.name: t.header for t in ELEMENT_TYPES.values() if t.header} == {
+        "f16": "cuda_fp16.h",
+        "bf16": "cuda_bf16.h",
+    }
 
 
-@pytest.mark.parametrize("wrong", [{"name": "F16"}, {"name": "f_16"}, {"bits": 12}, {"precision": 0}, {"precision": 17}])
+@pytest.mark.parametrize(
+    "wrong", [{"name": "F16"}, {"name": "f_16"}, {"bits": 12}, {"precision": 0}, {"precision": 17}]
+)
 def test_a_wrong_type_cannot_be_made(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         replace(F16, **wrong)  # type: ignore[arg-type]
