@@ -15,6 +15,7 @@ from typing import Any
 from wmmagen import coverage, instructions, rules
 from wmmagen.arch import Arch
 from wmmagen.config import (
+    MAX_COUNT,
     Arrange,
     Copy,
     Epilogue,
@@ -40,7 +41,6 @@ _PLAIN: dict[str, Any] = {
     "layout": Layout.RR,
     "epilogue": Epilogue.NONE,
     "residue": Residue.EXACT,
-    "feed": Feed.SHARED,
     "pad_d": 0,
     "arrange_a": Arrange.ROWS,
     "arrange_b": Arrange.ROWS,
@@ -61,7 +61,8 @@ def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False) 
     Where no legal one exists, the most preferred one is returned, so that :func:`wmmagen.rules.check` can say what is
     wrong with it.
     """
-    fixed = {**_PLAIN, **_of_types(given), **given}
+    feed = Feed.GLOBAL if given.get("copy") is Copy.NONE else Feed.SHARED
+    fixed = {**_PLAIN, "feed": feed, **_of_types(given), **given}
     preferred: KernelConfig | None = None
     for choice in _choices(fixed, arch, strict_isa):
         config = build({**fixed, **choice})
@@ -94,12 +95,27 @@ def _choices(fixed: Mapping[str, Any], arch: Arch, strict_isa: bool) -> Iterator
         (("copy", "stages"), _pipelines(fixed, arch)),
         (("warps",), [(w,) for w in _WARPS]),
         (("frags",), [(f,) for f in _FRAGS]),
-        (("k_steps",), [(k,) for k in _K_STEPS]),
+        (("k_steps",), [(k,) for k in _k_steps(fixed)]),
     ]
-    for combination in itertools.product(*(values for _, values in axes)):
-        keys = itertools.chain.from_iterable(keys for keys, _ in axes)
-        values = itertools.chain.from_iterable(combination)
-        yield {key: value for key, value in zip(keys, values, strict=True) if key not in fixed}
+    for combination in itertools.product(*(_open(keys, values, fixed) for keys, values in axes)):
+        yield dict(itertools.chain.from_iterable(combination))
+
+
+def _open(
+    keys: tuple[str, ...], values: Sequence[tuple[Any, ...]], fixed: Mapping[str, Any]
+) -> Sequence[tuple[tuple[str, Any], ...]]:
+    """The different choices that are left of an axis where some of its keys are fixed."""
+    rows = (zip(keys, row, strict=True) for row in values)
+    return list(dict.fromkeys(tuple((k, v) for k, v in row if k not in fixed) for row in rows))
+
+
+def _k_steps(fixed: Mapping[str, Any]) -> Sequence[int]:
+    """An odd number of warps shares a slice evenly only where the slice has that factor, too."""
+    warps = fixed.get("warps", Grid(1, 1))
+    odd = warps.m * warps.n
+    while odd % 2 == 0:
+        odd //= 2
+    return (*_K_STEPS, *(k for k in (odd, 2 * odd) if 1 < k <= MAX_COUNT and k not in _K_STEPS))
 
 
 def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int]]:
@@ -115,8 +131,11 @@ def _pads(fixed: Mapping[str, Any], strict_isa: bool) -> Sequence[tuple[int, int
     if fixed["feed"] is Feed.GLOBAL:
         return [(0, 0)]
     unit = 128 // fixed["a"].bits
-    sizes = (2 * unit, unit, 0) if strict_isa else (unit, 2 * unit, 0)
-    return [(size, size) for size in sizes]
+    if not strict_isa:
+        return [(size, size) for size in (unit, 2 * unit, 0)]
+    # Narrow rows of one operand may want another pad than the rows of the other.
+    sizes = (2 * unit, unit, 0)
+    return sorted(itertools.product(sizes, sizes), key=lambda pads: pads[0] != pads[1])
 
 
 def read_config(text: str, arch: Arch, *, strict_isa: bool = False) -> KernelConfig:

@@ -64,7 +64,7 @@ class Expr:
     @property
     def names(self) -> frozenset[str]:
         """The names it reads, flags included."""
-        return frozenset(n.id for n in ast.walk(self._node) if isinstance(n, ast.Name))
+        return _names(self._node)
 
     def __call__(self, env: Env) -> Any:
         """Its value where each name is an int (or a bool), or a NumPy column; columns broadcast.
@@ -136,8 +136,8 @@ def _is_truth(node: ast.expr, text: str) -> bool:
             demand(right, False)
             return True
         case ast.BoolOp(values=values):
-            for value in values:
-                demand(value, True)
+            for part in values:
+                demand(part, True)
             return True
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             demand(operand, True)
@@ -184,10 +184,23 @@ def _combine(both: bool, values: list[Any]) -> Any:
 
 
 def _fold(node: ast.expr, known: Env) -> ast.expr:
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    if names and names <= known.keys():
-        value = _value(node, known)
-        return ast.Constant(bool(value) if _is_truth(node, "") else int(value))
+    if _names(node) <= known.keys():
+        return _constant(node, known)
+    left = _fold_parts(node, known)
+    # What is known can decide between parts, and leave numbers only.
+    return left if _names(left) else _constant(left, {})
+
+
+def _names(node: ast.expr) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
+def _constant(node: ast.expr, known: Env) -> ast.Constant:
+    value = _value(node, known)
+    return ast.Constant(bool(value) if _is_truth(node, "") else int(value))
+
+
+def _fold_parts(node: ast.expr, known: Env) -> ast.expr:
     match node:
         case ast.BinOp(left=left, op=op, right=right):
             return ast.BinOp(_fold(left, known), op, _fold(right, known))

@@ -263,15 +263,16 @@ def _guarded_by_arch(arch: Arch, any_arch: Iterable[str], this_arch: Iterable[st
 
 
 def _assertion(condition: str, text: str) -> str:
-    indent = "\n" + " " * len("static_assert(")
     one_line = f'static_assert({condition}, "{text}");'
     if len(one_line) <= _WIDTH:
         return one_line + "\n"
     indent = "\n" + " " * len("static_assert(")
+    # clang-format indents what continues an argument deeper than the argument that follows it.
+    continued = indent + " " * 4
     for operator in (" || ", " && "):
         # A condition of one long chain gets a line for each link, where every link but plain names is in parentheses.
         links = condition.split(f"{operator}(")
         if len(condition) > _WIDTH - len(indent) and len(links) > 1:
-            condition = f"{operator.rstrip()}{indent}(".join(links)
+            condition = f"{operator.rstrip()}{continued}(".join(links)
             break
     return f'static_assert({condition},{indent}"{text}");\n'

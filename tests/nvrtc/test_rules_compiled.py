@@ -1,0 +1,152 @@
+"""The compiler's side of the rules: the assertions of a generated file say what Python says, with the same ids."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from cases_expr import environment, truth
+from cases_legality import BREAKS, Break, broken_ids, config, sample
+
+from wmmagen import coverage, nvrtc, render
+from wmmagen.arch import ARCHS, Arch
+from wmmagen.config import KernelConfig
+from wmmagen.errors import CompileError
+from wmmagen.expr import Expr, parse
+
+ENTRY = "probe"
+KERNEL = f'\nextern "C" __global__ void {ENTRY}() {{}}\n'
+#: The compiler gives up after 100 errors, so a unit holds no more configurations than can say all they have to say.
+AT_ONCE = 6
+
+
+def log_of(source: str, arch: Arch, entry: str = ENTRY) -> str:
+    """What the compiler says; a source that it takes must have given it nothing to say."""
+    try:
+        binary = nvrtc.compile_source(source, entry, arch)
+    except CompileError as refusal:
+        return refusal.log or "refused without a word"
+    assert "error" not in binary.log and "warning" not in binary.log
+    return ""
+
+
+def guards(case: KernelConfig, arch: Arch, strict: bool) -> str:
+    return render.render_guards(case, arch, strict_isa=strict) + KERNEL
+
+
+def asserted(log: str) -> set[str]:
+    return set(re.findall(r'static assertion failed with "([A-Z][0-9]{3}) ', log))
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_the_guards_refuse_with_the_same_id(id: str) -> None:
+    case = BREAKS[id]
+    assert asserted(log_of(guards(config(case.breaks), case.where, case.strict), case.where)) == {id}
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_the_guards_of_the_neighbour_compile(id: str) -> None:
+    case = BREAKS[id]
+    assert log_of(guards(config(case.keeps), case.where_kept, case.strict), case.where_kept) == ""
+
+
+def made(pairs: str) -> bool:
+    return not coverage.missing(config(pairs))
+
+
+def whole_file(case: Break, pairs: str, arch: Arch) -> str:
+    source = render.render(config(pairs), arch, strict_isa=case.strict)
+    return log_of(source.text, arch, source.kernel)
+
+
+@pytest.mark.parametrize("id", [id for id, case in BREAKS.items() if made(case.breaks)])
+def test_the_whole_file_refuses_with_the_same_id(id: str) -> None:
+    case = BREAKS[id]
+    assert asserted(whole_file(case, case.breaks, case.where)) == {id}
+
+
+@pytest.mark.parametrize("id", [id for id, case in BREAKS.items() if made(case.keeps)])
+def test_the_whole_file_of_the_neighbour_compiles(id: str) -> None:
+    case = BREAKS[id]
+    assert whole_file(case, case.keeps, case.where_kept) == ""
+
+
+def test_most_rules_are_met_in_whole_files() -> None:
+    assert sum(made(case.breaks) for case in BREAKS.values()) >= 18
+
+
+def test_a_number_changed_by_hand_is_refused() -> None:
+    source = render.render(config(""), ARCHS[80])
+    changed = source.text.replace("constexpr int PAD_A = 8;", "constexpr int PAD_A = 4;")
+    assert changed != source.text
+    assert asserted(log_of(changed, ARCHS[80], source.kernel)) == {"L201"}
+
+
+def test_a_file_for_a_roomy_architecture_is_refused_for_a_narrow_one_by_its_instructions() -> None:
+    source = render.render(config("copy=cpasync"), ARCHS[80])
+    assert "C501" in asserted(log_of(source.text, ARCHS[75], source.kernel))
+
+
+# Any configuration.
+
+
+def unit(configs: list[KernelConfig], arch: Arch, strict: bool) -> str:
+    """One translation unit with the guards of each configuration in a file name and a namespace of its own."""
+    parts = [
+        f'#line 1 "config{i}"\nnamespace config{i} {{\n{render.render_guards(c, arch, strict_isa=strict)}\n}}\n'
+        for i, c in enumerate(configs)
+    ]
+    return "".join(parts) + KERNEL
+
+
+def verdicts(log: str, count: int) -> list[set[str]]:
+    found: list[set[str]] = [set() for _ in range(count)]
+    for number, id in re.findall(r'config(\d+)\(\d+\): error: static assertion failed with "([A-Z][0-9]{3}) ', log):
+        found[int(number)].add(id)
+    assert sum(map(len, found)) == len(re.findall(r"\): error", log)), f"errors that no rule speaks of:\n{log}"
+    return found
+
+
+@pytest.mark.parametrize("sm", [75, 80, 86, 90, 120])
+@pytest.mark.parametrize("strict", [False, True])
+def test_python_and_the_compiler_agree(sm: int, strict: bool) -> None:
+    configs = sample(300, seed=sm)
+    arch = ARCHS[sm]
+    wanted = [set(broken_ids(c, arch, strict_isa=strict)) for c in configs]
+    found = []
+    for start in range(0, len(configs), AT_ONCE):
+        group = configs[start : start + AT_ONCE]
+        found += verdicts(log_of(unit(group, arch, strict), arch), len(group))
+    assert found == wanted
+    assert set() in wanted and len(set().union(*wanted)) > 25
+
+
+@pytest.mark.parametrize(
+    "pairs", ["frags=64x64,warps=64x64,k_steps=64,stages=64,copy=cpasync", "pad_a=1024,pad_b=1023"]
+)
+def test_the_extremes_are_refused_by_both(pairs: str) -> None:
+    case = config(pairs)
+    assert broken_ids(case, ARCHS[80])
+    assert log_of(guards(case, ARCHS[80], False), ARCHS[80])
+
+
+# Expressions.
+
+
+def test_expressions_mean_the_same_to_the_compiler() -> None:
+    draw = random.Random(20)
+    lines = []
+    for i in range(400):
+        text = truth(draw, 5)
+        values = environment(draw)
+        flags = {name: value for name, value in values.items() if name.islower()}
+        expr = parse(text).fold(flags)
+        if not isinstance(expr, Expr):
+            continue
+        numbers = "".join(f"constexpr int {name} = {values[name]}; " for name in expr.names)
+        wanted = str(bool(expr(values))).lower()
+        claim = f"({expr.cpp()}) == {wanted} && ({expr.negated().cpp()}) != {wanted}"
+        lines.append(f'namespace e{i} {{ {numbers}static_assert({claim}, "{i}"); }}')
+    assert len(lines) > 150
+    assert log_of("\n".join(lines) + KERNEL, ARCHS[80]) == ""

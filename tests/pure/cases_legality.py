@@ -1,0 +1,196 @@
+"""Configurations that break exactly one rule, and neighbours that just keep it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from wmmagen import instructions, rules
+from wmmagen.arch import ARCHS, Arch
+from wmmagen.config import (
+    Arrange,
+    Copy,
+    Epilogue,
+    Feed,
+    Grid,
+    KernelConfig,
+    Layout,
+    Operation,
+    Raster,
+    Residency,
+    Residue,
+    Shape,
+    build,
+    read_pairs,
+    values_of,
+)
+from wmmagen.dtypes import ELEMENT_TYPES, F16, F32
+
+#: Legal from sm_75 on; written out, so that no default of the package decides what is tested.
+BASE = KernelConfig(
+    operation=Operation(F16, F32, F32, Layout.RR, Epilogue.NONE, Residue.EXACT),
+    inst=Shape(16, 16, 16),
+    warps=Grid(2, 2),
+    frags=Grid(4, 4),
+    k_steps=2,
+    feed=Feed.SHARED,
+    copy=Copy.LD,
+    stages=2,
+    pad_a=8,
+    pad_b=8,
+    pad_d=0,
+    arrange_a=Arrange.ROWS,
+    arrange_b=Arrange.ROWS,
+    fragment_buffers=1,
+    residency=Residency.FRAGMENT,
+    raster=Raster.LINEAR,
+    split_k=1,
+)
+
+
+def config(pairs: str) -> KernelConfig:
+    """``BASE`` with the keys of ``pairs`` changed."""
+    return build({**values_of(BASE), **read_pairs(pairs)})
+
+
+def broken_ids(case: KernelConfig, arch: Arch | None, *, strict_isa: bool = False) -> list[str]:
+    return [v.rule.id for v in rules.check(case, arch, strict_isa=strict_isa)]
+
+
+@dataclass(frozen=True)
+class Break:
+    """A configuration that breaks one rule, and one as near to it as can be that breaks none.
+
+    Attributes:
+        breaks, keeps: changes to ``BASE``.
+        arch: the architecture of both.
+        keeps_arch: the architecture of the second where it is the architecture that makes the difference.
+    """
+
+    breaks: str
+    keeps: str
+    arch: int = 80
+    keeps_arch: int = 0
+    strict: bool = False
+
+    @property
+    def where(self) -> Arch:
+        return ARCHS[self.arch]
+
+    @property
+    def where_kept(self) -> Arch:
+        return ARCHS[self.keeps_arch or self.arch]
+
+
+_GLOBAL = "feed=global,copy=none,stages=1,pad_a=0,pad_b=0"
+_BYTES = "a=s8,layout=rc,k_steps=1,pad_a=16,pad_b=16"
+_INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
+_NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
+_BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
+
+#: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
+BREAKS: dict[str, Break] = {
+    "T100": Break("a=f32", "a=bf16"),
+    "T101": Break("inst=16x16x32", "inst=8x32x16"),
+    "T102": Break("a=tf32,inst=16x16x16", "a=tf32,inst=16x16x8"),
+    "T103": Break("a=f64,acc=f64,d=f64,inst=16x16x16", "a=f64,acc=f64,d=f64,inst=8x8x4"),
+    "T104": Break("a=s4,acc=s32,d=s32,layout=rc,inst=8x8x64,pad_a=32,pad_b=32", f"{_NIBBLES},layout=rc"),
+    "T105": Break(f"{_BITS},inst=8x8x256", f"{_BITS},inst=8x8x128,warps=1x1"),
+    "T111": Break("acc=s32", "acc=f16"),
+    "T112": Break("a=bf16,acc=f16", "a=bf16,acc=f32"),
+    "T113": Break("a=f64,acc=f32,d=f64,inst=8x8x4", "a=f64,acc=f64,d=f64,inst=8x8x4"),
+    "T114": Break(f"{_BYTES},acc=f32", f"{_BYTES},acc=s32,d=s32"),
+    # Row-major B in rows of nibbles breaks the rules of pointers as well, whatever else is chosen.
+    "T121": Break(f"{_NIBBLES},layout=rr,arrange_b=tiles", f"{_NIBBLES},layout=rc,arrange_b=tiles"),
+    "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
+    "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
+    "L201": Break("pad_a=7", "pad_a=8"),
+    "L202": Break("pad_b=9", "pad_b=8"),
+    "L211": Break("pad_a=8,pad_b=16", "pad_a=16,pad_b=16", strict=True),
+    "L212": Break("pad_a=16,pad_b=8", "pad_a=16,pad_b=16", strict=True),
+    "P301": Break("layout=cr,inst=8x32x16", "layout=cr,inst=8x32x16,warps=1x1,frags=1x4"),
+    "P302": Break("inst=32x8x16", "inst=32x8x16,warps=1x1,frags=4x1"),
+    "P303": Break(f"{_GLOBAL},layout=cr,inst=8x32x16", f"{_GLOBAL},layout=rr,inst=8x32x16"),
+    "P304": Break(f"{_GLOBAL},inst=32x8x16", f"{_GLOBAL},layout=rc,inst=32x8x16"),
+    "P305": Break("layout=rc,inst=32x8x16,acc=f16,d=f16", "layout=rc,inst=32x8x16"),
+    "R401": Break("warps=8x8", "warps=8x4"),
+    # 68 KB and 64 KB: to the byte what a block of sm_75 has.
+    "R402": Break("k_steps=4,pad_b=0", "k_steps=4,pad_a=0,pad_b=0", arch=75),
+    "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
+    "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
+    "C503": Break("stages=3", "stages=2"),
+    "C511": Break(
+        f"{_INT8},layout=cc,inst=8x32x16,frags=1x4,pad_a=8,pad_b=16",
+        f"{_INT8},layout=cc,inst=32x8x16,frags=1x4,pad_a=16,pad_b=16",
+    ),
+    "C512": Break(
+        f"{_INT8},inst=32x8x16,frags=4x1,pad_a=16,pad_b=8", f"{_INT8},inst=8x32x16,frags=4x1,pad_a=16,pad_b=16"
+    ),
+    "C521": Break("k_steps=1,frags=1x4", "k_steps=1,frags=2x4"),
+    "C522": Break("k_steps=1,frags=4x1", "k_steps=1,frags=4x2"),
+    "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
+    "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
+    "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
+    "X604": Break("feed=global,copy=none,stages=1,pad_a=0,pad_b=8", _GLOBAL),
+    "X605": Break(f"{_GLOBAL},arrange_a=tiles", _GLOBAL),
+    "X606": Break(f"{_GLOBAL},arrange_b=tiles", _GLOBAL),
+    "X607": Break("pad_d=8", "pad_d=0"),
+    "X608": Break("copy=none", "copy=ld"),
+}
+
+
+_PADS = {
+    "f16": 8,
+    "bf16": 8,
+    "tf32": 4,
+    "f32": 4,
+    "f64": 2,
+    "s8": 16,
+    "u8": 16,
+    "s32": 4,
+    "s4": 32,
+    "u4": 32,
+    "b1": 128,
+}
+
+
+def sample(count: int, seed: int) -> list[KernelConfig]:
+    """Configurations of all kinds, legal and not; the same ones for one seed.
+
+    Each axis is drawn so that its rules are kept about as often as broken: whole random configurations would break so
+    many rules at once that a lost one would not be missed.
+    """
+    draw = random.Random(seed)
+    return [_random_config(draw) for _ in range(count)]
+
+
+def _random_config(draw: random.Random) -> KernelConfig:
+    row = draw.choice(instructions.INSTRUCTIONS)
+    other = draw.choice(instructions.INSTRUCTIONS) if draw.random() < 0.15 else row
+    staged = draw.random() < 0.8
+    unit = _PADS[row.a.name]
+    feed = Feed.SHARED if staged else Feed.GLOBAL
+    meaningful = draw.random() < 0.85
+    values: dict[str, Any] = {
+        "a": row.a if draw.random() < 0.95 else F32,
+        "acc": other.acc if draw.random() < 0.95 else draw.choice(list(ELEMENT_TYPES.values())),
+        "d": row.acc if draw.random() < 0.8 else draw.choice([row.a, F32]),
+        "layout": Layout(draw.choice(row.layouts)) if draw.random() < 0.9 else draw.choice(list(Layout)),
+        "inst": Shape(other.m, other.n, other.k),
+        "warps": Grid(draw.choice([1, 1, 2, 2, 4, 8]), draw.choice([1, 1, 2, 2, 4, 8])),
+        "frags": Grid(draw.choice([1, 2, 3, 4]), draw.choice([1, 2, 3, 4])),
+        "k_steps": draw.choice([1, 1, 2, 2, 3, 4]),
+        "feed": feed,
+        "copy": (draw.choice([Copy.LD, Copy.CPASYNC]) if staged else Copy.NONE)
+        if meaningful
+        else draw.choice(list(Copy)),
+        "stages": draw.choice([1, 2, 2, 3, 4]) if staged or not meaningful else 1,
+        "pad_a": draw.choice([0, unit, 2 * unit, unit // 2]) if staged or not meaningful else 0,
+        "pad_b": draw.choice([0, unit, 2 * unit, unit + 1]) if staged or not meaningful else 0,
+        "pad_d": draw.choice([0, 0, 0, 0, 0, 0, 0, 8]),
+        "arrange_a": Arrange.ROWS if meaningful else draw.choice(list(Arrange)),
+        "arrange_b": Arrange.ROWS if meaningful else draw.choice(list(Arrange)),
+        "residency": draw.choice([Residency.FRAGMENT] * 4 + [Residency.GLOBAL]),
+    }
+    return build({**values_of(BASE), **values})

@@ -1,0 +1,306 @@
+"""Names and readers: a round trip, and a refusal of everything else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from cases_legality import BASE, config, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wmmagen.config import (
+    CONFIG_KEYS,
+    MAX_COUNT,
+    MAX_PAD,
+    MAX_SIZE,
+    READERS,
+    Arrange,
+    Copy,
+    Epilogue,
+    Feed,
+    Grid,
+    KernelConfig,
+    Layout,
+    Operation,
+    Problem,
+    Raster,
+    Residency,
+    Residue,
+    Shape,
+    as_pairs,
+    build,
+    is_name,
+    name,
+    parse,
+    read_pairs,
+    read_size,
+    read_value,
+    spell,
+    values_of,
+)
+from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.errors import ConfigError
+
+BASE_NAME = "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1"
+COUNTS = st.integers(1, MAX_COUNT)
+TYPES = st.sampled_from(list(ELEMENT_TYPES.values()))
+PADS = st.integers(0, MAX_PAD)
+EXTENTS = st.integers(1, 1024)
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "a": TYPES,
+    "acc": TYPES,
+    "d": TYPES,
+    "layout": st.sampled_from(Layout),
+    "epilogue": st.sampled_from(Epilogue),
+    "residue": st.sampled_from(Residue),
+    "inst": st.builds(Shape, EXTENTS, EXTENTS, EXTENTS),
+    "warps": st.builds(Grid, COUNTS, COUNTS),
+    "frags": st.builds(Grid, COUNTS, COUNTS),
+    "k_steps": COUNTS,
+    "feed": st.sampled_from(Feed),
+    "copy": st.sampled_from(Copy),
+    "stages": COUNTS,
+    "pad_a": PADS,
+    "pad_b": PADS,
+    "pad_d": PADS,
+    "arrange_a": st.sampled_from(Arrange),
+    "arrange_b": st.sampled_from(Arrange),
+    "fragment_buffers": st.integers(1, 2),
+    "residency": st.sampled_from(Residency),
+    "raster": st.sampled_from(Raster),
+    "split_k": st.integers(1, 65_535),
+}
+CONFIGS = st.fixed_dictionaries(VALUES).map(build)
+
+
+# Names.
+
+
+def test_every_key_is_tried() -> None:
+    assert tuple(VALUES) == CONFIG_KEYS
+    held = {f.name for f in fields(Operation)} | {f.name for f in fields(KernelConfig)} - {"operation"}
+    assert held == set(CONFIG_KEYS)
+
+
+@given(CONFIGS)
+def test_names_round_trip(case: KernelConfig) -> None:
+    text = name(case)
+    assert parse(text) == case
+    assert str(case) == text and is_name(text)
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", text), "a C symbol and a file stem everywhere, whatever the case rules"
+
+
+@given(CONFIGS)
+def test_pairs_and_values_round_trip(case: KernelConfig) -> None:
+    assert build(values_of(case)) == case
+    assert build(read_pairs(as_pairs(case))) == case
+    assert list(values_of(case)) == list(CONFIG_KEYS)
+
+
+@given(case=CONFIGS, key=st.sampled_from(CONFIG_KEYS), data=st.data())
+def test_a_change_of_any_one_field_changes_the_name(case: KernelConfig, key: str, data: st.DataObject) -> None:
+    values = values_of(case)
+    other = build({**values, key: data.draw(VALUES[key].filter(lambda value: value != values[key]))})
+    assert name(other) != name(case)
+
+
+def test_a_name_is_what_is_published() -> None:
+    assert name(BASE) == BASE_NAME
+    mixed = config(
+        "arrange_b=tiles,raster=panels,residency=global,copy=cpasync,stages=3,split_k=4,d=f16,epilogue=linear"
+    )
+    assert name(mixed) == (
+        "wmma_gemm_f16_f32_f16_rr_linear_exact__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resglobal_panels_sk4"
+    )
+
+
+def test_names_are_short_enough() -> None:
+    typical = "copy=cpasync,stages=4,pad_a=16,pad_b=16,warps=4x2,k_steps=4"
+    assert len(name(config(typical))) <= 115
+    assert max(len(name(c)) for c in sample(2000, 3)) <= 125
+    # Every word at its longest, on the longest instruction, with counts that still fit into a block.
+    words = (
+        "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped,copy=cpasync,feed=shared"
+    )
+    counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4"
+    assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 130
+
+
+WRONG_NAMES = [
+    "",
+    "wmma_gemm",
+    "wmma_gemm_",
+    BASE_NAME + "\n",
+    BASE_NAME + " ",
+    " " + BASE_NAME,
+    BASE_NAME + "_kernel",
+    BASE_NAME.upper(),
+    BASE_NAME.replace("_sk1", ""),
+    BASE_NAME.replace("__", "_"),
+    BASE_NAME.replace("_k2_", "_k02_"),
+    BASE_NAME.replace("_k2_", "_k0_"),
+    BASE_NAME.replace("_k2_", "_k65_"),
+    BASE_NAME.replace("_k2_", "_k-2_"),
+    BASE_NAME.replace("_k2_", "_k+2_"),
+    BASE_NAME.replace("_k2_", "_k٢_"),
+    BASE_NAME.replace("_k2_", "_k²_"),
+    BASE_NAME.replace("_k2_", "_k_"),
+    BASE_NAME.replace("ld2", "ld"),
+    BASE_NAME.replace("ld2", "ld00"),
+    BASE_NAME.replace("ld2", "copy2"),
+    BASE_NAME.replace("p8x8x0", "p8x8"),
+    BASE_NAME.replace("p8x8x0", "p8x8x00"),
+    BASE_NAME.replace("p8x8x0", "p08x8x0"),
+    BASE_NAME.replace("p8x8x0", "p8x8x1025"),
+    BASE_NAME.replace("_rows_", "_rowsrows_"),
+    BASE_NAME.replace("_rows_", "_rowscols_"),
+    BASE_NAME.replace("_f16_", "_fp8_"),
+    BASE_NAME.replace("_rr_", "_rx_"),
+    BASE_NAME.replace("i16x16x16", "i16x16"),
+    BASE_NAME.replace("i16x16x16", "i0x16x16"),
+    BASE_NAME.replace("i16x16x16", "i16x16x2000"),
+    BASE_NAME.replace("w2x2", "w2x2x2"),
+    BASE_NAME.replace("fb1", "fb3"),
+    BASE_NAME.replace("sk1", "sk65536"),
+    BASE_NAME.replace("resfrag", "resfragment"),
+    BASE_NAME.replace("linear_sk", "none_sk"),
+]
+
+
+@pytest.mark.parametrize("text", WRONG_NAMES)
+def test_everything_else_is_no_name(text: str) -> None:
+    assert text != BASE_NAME
+    with pytest.raises(ConfigError) as refusal:
+        parse(text)
+    assert refusal.value.fix and refusal.value.exit_status == 2
+
+
+def test_a_second_spelling_is_told_the_first() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse(BASE_NAME.replace("_rows_", "_rowsrows_"))
+    assert repr(BASE_NAME) in refusal.value.message
+
+
+@given(at=st.integers(0, len(BASE_NAME) - 1), to=st.sampled_from("0123456789abcrx_ \n٢"))
+def test_a_name_with_one_character_changed_is_another_configuration_or_none(at: int, to: str) -> None:
+    text = BASE_NAME[:at] + to + BASE_NAME[at + 1 :]
+    try:
+        found = parse(text)
+    except ConfigError:
+        return
+    assert name(found) == text and (found == BASE) is (text == BASE_NAME)
+
+
+# Reading values.
+
+
+def test_pairs_are_read() -> None:
+    assert read_pairs("") == {} and read_pairs(" , ") == {}
+    assert read_pairs(" inst = 8x32x16 , stages=3 ") == {"inst": Shape(8, 32, 16), "stages": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "fix"),
+    [
+        ("stages", "'stages' is not key=value", "for example"),
+        ("stages=2,stages=3", "stages is given twice", "once"),
+        ("stages=2,stages=2", "stages is given twice", "once"),
+        ("stage=2", "'stage' is no key", "did you mean stages?"),
+        ("pads_a=8", "'pads_a' is no key", "did you mean pad_a?"),
+        ("=2", "'' is no key", "keys: a acc"),
+        ("Stages=2", "'Stages' is no key", "did you mean stages?"),
+        ("block_k=24", "'block_k' is no key", "BLOCK_K = k_steps x inst k"),
+        ("BLOCK_M=24", "'BLOCK_M' is no key", "keys: a acc"),
+        ("warp_m=64", "'warp_m' is no key", "counts"),
+        ("copy=cpasyn", "copy=cpasyn is not known", "did you mean copy=cpasync?"),
+        ("feed=shard", "feed=shard is not known", "did you mean feed=shared?"),
+        ("layout=", "layout= is not known", "rr rc cr cc"),
+        ("a=bf1", "a=bf1 is not known", "did you mean a=bf16?"),
+        ("a=fp16", "the word is f16", "types: f16"),
+        ("a=char", "plain char", "types: f16"),
+        ("acc=fp8", "no 8-bit floating point", "types: f16"),
+        ("stages=two", "stages=two is not a whole number from 1 to 64", "stages=1"),
+        ("stages=0", "from 1 to 64", ""),
+        ("stages=65", "from 1 to 64", ""),
+        ("stages=-1", "from 1 to 64", ""),
+        ("stages=1.0", "from 1 to 64", ""),
+        ("stages=1e1", "from 1 to 64", ""),
+        ("stages=٣", "from 1 to 64", ""),
+        ("stages=1_0", "from 1 to 64", ""),
+        ("pad_a=1025", "from 0 to 1024", ""),
+        ("fragment_buffers=3", "from 1 to 2", ""),
+        ("split_k=0", "from 1 to 65535", ""),
+        ("split_k=9999999999999999999999", "from 1 to 65535", ""),
+        ("inst=16x16", "is not 3 numbers joined by x", "inst=16x16x16"),
+        ("inst=16x16xk", "inst=k is not a whole number", ""),
+        ("warps=2x2x2", "is not 2 numbers joined by x", "warps=2x2"),
+        ("warps=4", "is not 2 numbers joined by x", "warps=2x2"),
+        ("frags=2X2", "is not 2 numbers joined by x", "frags=2x2"),
+        ("frags=0x2", "frags=0 is not a whole number from 1 to 64", ""),
+    ],
+)
+def test_pairs_that_cannot_be_read(text: str, message: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_pairs(text)
+    assert message in refusal.value.message and fix in refusal.value.fix
+    assert refusal.value.fix
+
+
+@pytest.mark.parametrize("key", CONFIG_KEYS)
+def test_readers_read_what_values_spell(key: str) -> None:
+    value = values_of(BASE)[key]
+    assert read_value(key, spell(value)) == value
+    for text in ("", " ", "?", "-1", "x", "16x", spell(value) + "\n"):
+        with pytest.raises(ConfigError):
+            READERS[key](key, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2048", (2048, 2048, 2048)),
+        ("96x160x48", (96, 160, 48)),
+        (" 1X2x3 ", (1, 2, 3)),
+        ("0x0x0", (0, 0, 0)),
+        (f"{MAX_SIZE}x1x1", (MAX_SIZE, 1, 1)),
+    ],
+)
+def test_sizes_are_read(text: str, size: tuple[int, int, int]) -> None:
+    assert read_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "1x2", "1x2x3x4", "1x2x", "-1x2x3", "1.5x2x3", "1e3", "axbxc", "٣x1x1", f"{MAX_SIZE + 1}", "1 x 2 x 3"],
+)
+def test_sizes_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_size(text)
+    assert repr(text) in refusal.value.message and refusal.value.fix
+
+
+# Problems.
+
+
+@pytest.mark.parametrize("field", ["m", "n", "k", "lda", "ldb", "ldd"])
+@pytest.mark.parametrize("value", [-1, MAX_SIZE + 1])
+def test_sizes_of_a_problem_are_c_ints(field: str, value: int) -> None:
+    sizes = {**dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldd"), 64), field: value}
+    with pytest.raises(ConfigError, match=f"{field} = {value}"):
+        Problem(BASE.operation, **sizes)
+
+
+def test_packed_problems() -> None:
+    lds = {
+        layout: (p.lda, p.ldb, p.ldd)
+        for layout in Layout
+        for p in [Problem.packed(config(f"layout={layout}").operation, 2, 3, 5, extra=10)]
+    }
+    assert lds == {"rr": (15, 13, 13), "rc": (15, 15, 13), "cr": (12, 13, 13), "cc": (12, 15, 13)}
+    empty = Problem.packed(BASE.operation, 0, 0, 0)
+    assert (empty.lda, empty.ldb, empty.ldd) == (1, 1, 1)
+    assert str(Problem.packed(BASE.operation, 2, 3, 5)) == "2x3x5"

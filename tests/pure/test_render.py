@@ -1,0 +1,319 @@
+"""The text of a generated file: pure, tidy, and with nothing in it that does nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import pytest
+from cases_legality import config
+
+import wmmagen
+from wmmagen import config as configs
+from wmmagen import coverage, derive, render, rules
+from wmmagen.arch import ARCHS
+from wmmagen.config import READERS, values_of
+from wmmagen.errors import NotGeneratedYet
+
+ROOT = Path(wmmagen.__file__).resolve().parents[1]
+SM80 = ARCHS[80]
+
+#: One of each structure, under both readings.
+STRUCTURES = (
+    "",
+    "copy=ld,stages=1",
+    "copy=cpasync,stages=2",
+    "copy=cpasync,stages=4,acc=f16,d=f16",
+    "feed=global,copy=none,stages=1,pad_a=0,pad_b=0",
+    "feed=global,copy=none,stages=1,pad_a=0,pad_b=0,acc=f16,d=f16",
+    "inst=8x32x16",
+    "inst=32x8x16,warps=1x1,frags=4x1",
+)
+FILES = [(pairs, sm, strict) for pairs in STRUCTURES for sm in (75, 120) for strict in (False, True)]
+
+
+def text_of(pairs: str, sm: int = 80, *, strict: bool = False) -> str:
+    return render.render(config(pairs), ARCHS[sm], strict_isa=strict).text
+
+
+def code_of(text: str) -> str:
+    """``text`` without comments and string literals."""
+    return re.sub(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"', "", text)
+
+
+# A pure function.
+
+AGAIN = """
+import sys
+from wmmagen import config, render
+from wmmagen.arch import ARCHS
+for name in sys.argv[1:]:
+    case = config.parse(name)
+    sys.stdout.write(render.render(case, ARCHS[80]).text)
+    sys.stdout.write(render.render_header(case) + render.render_guards(case, ARCHS[80]))
+"""
+
+
+def test_the_same_text_everywhere(tmp_path: Path) -> None:
+    cases = [config(pairs) for pairs in STRUCTURES]
+    here = "".join(render.render(c, SM80).text + render.render_header(c) + render.render_guards(c, SM80) for c in cases)
+    for seed, zone in (("1", "Asia/Tokyo"), ("2", "America/Lima")):
+        elsewhere = subprocess.run(
+            [sys.executable, "-c", AGAIN, *map(str, cases)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": "C"},
+            capture_output=True,
+            check=True,
+        )
+        assert elsewhere.stdout.decode() == here
+    assert here == "".join(
+        render.render(c, SM80).text + render.render_header(c) + render.render_guards(c, SM80) for c in cases
+    )
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_no_date_and_no_path(pairs: str, sm: int, strict: bool) -> None:
+    text = text_of(pairs, sm, strict=strict)
+    assert not re.search(r"\b(19|20)[0-9]{2}\b|[0-9]{1,2}:[0-9]{2}", text)
+    assert str(ROOT) not in text and not re.search(r"(?<![*/:])/(home|tmp|usr|work|root|opt)\b", text)
+    assert "jinja" not in text.lower() and "{{" not in text and "{%" not in text and "{#" not in text
+
+
+# Tidy.
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_white_space(pairs: str, sm: int, strict: bool) -> None:
+    for text in (text_of(pairs, sm, strict=strict), render.render_header(config(pairs))):
+        assert "\t" not in text and "\r" not in text and text.isascii()
+        assert not re.search(r"[ ]\n", text)
+        assert text.endswith("\n") and not text.endswith("\n\n")
+        assert not text.startswith("\n") and "\n\n\n" not in text
+
+
+def clang_format() -> str | None:
+    beside = Path(sys.executable).with_name("clang-format")
+    return str(beside) if beside.is_file() else shutil.which("clang-format")
+
+
+@pytest.mark.skipif(clang_format() is None, reason="clang-format is not here: pip install clang-format")
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_the_output_is_its_own_fixed_point_of_clang_format(pairs: str, sm: int, strict: bool) -> None:
+    program = clang_format()
+    assert program is not None
+    for name, text in (("x.cu", text_of(pairs, sm, strict=strict)), ("x.h", render.render_header(config(pairs)))):
+        command = [program, f"--style=file:{ROOT / '.clang-format'}", f"--assume-filename={name}"]
+        formatted = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+        assert formatted == text
+
+
+# Nothing in it that does nothing.
+
+#: Names in capitals that a file does not declare itself: parameters, macros of the compiler, enumerators of the status.
+FOREIGN = re.compile(r"[ABDMNK]|__\w+__|WMMAGEN_\w+|PENDING")
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_every_constant_is_used_and_every_use_declared_before(pairs: str, sm: int, strict: bool) -> None:
+    code = code_of(text_of(pairs, sm, strict=strict))
+    words = [(m[0], m.start()) for m in re.finditer(r"\b[A-Z_][A-Z0-9_]*\b", code) if not FOREIGN.fullmatch(m[0])]
+    declared = {m[1]: m.start(1) for m in re.finditer(r"constexpr int (\w+) =", code)}
+    assert len(declared) == len(re.findall(r"constexpr int", code)), "declared twice"
+    assert {name for name, _ in words} == set(declared)
+    assert [name for name, at in words if at < declared[name]] == []
+    for name in declared:
+        assert [n for n, _ in words].count(name) > 1, f"{name} is declared and not used"
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_the_compiler_of_the_kernel_sees_no_constant_that_it_does_not_need(pairs: str, sm: int, strict: bool) -> None:
+    code = code_of(text_of(pairs, sm, strict=strict))
+    seen, launcher = code.split("#ifndef __CUDACC_RTC__\n\n#ifndef WMMAGEN_STATUS")
+    assert "cudaLaunchKernelEx" in launcher and "cudaError_t" not in seen
+    for name in re.findall(r"constexpr int (\w+) =", seen):
+        assert len(re.findall(rf"\b{name}\b", seen)) > 1, name
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_every_rule_that_speaks_is_asserted_or_checked_and_no_other(pairs: str, sm: int, strict: bool) -> None:
+    text = text_of(pairs, sm, strict=strict)
+    known = derive.values(config(pairs), ARCHS[sm], strict_isa=strict)
+    stated = set(re.findall(r"\b([A-Z][0-9]{3}) ", text))
+    speaking = {r.id for r in rules.RULES if r.scope != "toolchain" and r.applies(known)}
+    # A rule of structure alone that holds is no news.
+    silent = {
+        r.id for r in rules.RULES if r.id in speaking and (r.structural or not any(map(str.isupper, r.expr.names)))
+    }
+    assert stated == speaking - silent
+
+
+# Structure and numbers.
+
+PAIRS_OF_ONE_STRUCTURE = [
+    ("", "k_steps=4,pad_a=16"),
+    ("", "warps=1x4,frags=2x2"),
+    ("", "inst=8x32x16"),
+    ("copy=cpasync,stages=2", "copy=cpasync,stages=5,pad_b=24"),
+    ("copy=ld,stages=1", "copy=ld,stages=1,warps=4x2,k_steps=3"),
+    (STRUCTURES[4], STRUCTURES[4] + ",frags=2x8,inst=8x32x16"),
+]
+
+
+def without_numbers(pairs: str) -> str:
+    source = render.render(config(pairs), SM80)
+    banner, rest = source.text.split("\n\n", 1)
+    assert all(line.startswith("//") for line in banner.splitlines())
+    rest = rest.replace(source.symbol, "NAME")
+    return re.sub(r"^(constexpr int \w+ =) [0-9]+; +//", r"\1 NUMBER; //", rest, flags=re.M)
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS_OF_ONE_STRUCTURE)
+def test_variants_of_one_structure_differ_in_numbers_only(one: str, other: str) -> None:
+    assert text_of(one) != text_of(other)
+    assert without_numbers(one) == without_numbers(other)
+
+
+def test_numbers_stand_in_the_constants_alone() -> None:
+    _, code = code_of(text_of("copy=cpasync,stages=5,pad_a=24")).split("namespace wmma", 1)
+    body = re.sub(r"constexpr int[^;]*;|static_assert\([^;]*\);", "", code)
+    # 32 lanes, 16 bytes, 128-byte alignment, and the grid's end are facts of the hardware; 0 to 5 count and enumerate.
+    assert set(re.findall(r"(?<![\w.])[0-9]+\b", body)) <= {
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "16",
+        "32",
+        "128",
+        "800",
+        "10",
+        "2147483647",
+    }
+
+
+# Refusals, names, the header.
+
+#: A value of each key that is known and not made.
+UNMADE = [
+    "a=bf16",
+    "acc=f16",
+    "d=f16",
+    "layout=rc",
+    "layout=cc",
+    "epilogue=linear",
+    "residue=predicated",
+    "arrange_a=tiles",
+    "arrange_b=tiles",
+    "fragment_buffers=2",
+    "residency=global",
+    "raster=grouped",
+    "raster=panels",
+    "split_k=2",
+]
+
+
+@pytest.mark.parametrize("pairs", UNMADE)
+def test_what_is_not_made_yet_is_said(pairs: str) -> None:
+    with pytest.raises(NotGeneratedYet, match="not generated yet") as refusal:
+        render.render(config(pairs), SM80)
+    assert "made today" in refusal.value.message and refusal.value.exit_status == 2
+    key = pairs.split("=")[0]
+    assert re.search(rf"\b(d|{key})=", refusal.value.message)
+    # Not a matter of legality, so no rule is named.
+    assert not re.search(r"\b[A-Z][0-9]{3}\b", refusal.value.message)
+
+
+def test_everything_that_is_missing_is_said_at_once() -> None:
+    sentences = coverage.missing(config("layout=rc,raster=grouped,split_k=2"))
+    assert len(sentences) == 3
+
+
+def test_coverage_speaks_of_known_keys_and_values() -> None:
+    for key, made in coverage.GENERATED.items():
+        assert [configs.spell(READERS[key](key, value)) for value in made] == list(made)
+
+
+def test_guards_are_made_for_every_known_type() -> None:
+    text = render.render_guards(config("a=s8,acc=s32,d=s32,layout=cc"), SM80)
+    assert "static_assert(" in text and "#include" not in text
+
+
+def test_an_unknown_name_in_a_template_is_an_error() -> None:
+    environment = render._environment()
+    assert environment.undefined is jinja2.StrictUndefined
+    with pytest.raises(jinja2.UndefinedError):
+        environment.from_string("{{ no_such_name }}").render()
+
+
+def test_every_template_is_used() -> None:
+    parts = {path.name for path in (render.template_root() / "parts").glob("*.jinja")}
+    slots = {f"pipeline_{name}.jinja" for name in ("single", "prefetch", "cpasync", "global")}
+    assert slots <= parts
+    texts = (
+        "".join(path.read_text() for path in render.template_root().rglob("*.jinja"))
+        + Path(render.__file__).read_text()
+    )
+    for part in parts - slots:
+        stem = part.removesuffix(".jinja").split("_")[0]
+        assert f"parts/{part}" in texts or f'"parts/{stem}_" ~ slot.{stem}' in texts, part
+
+
+def test_the_symbol_is_the_name_or_what_was_asked_for() -> None:
+    source = render.render(config(""), SM80)
+    assert source.symbol == str(config("")) and source.kernel == f"{source.symbol}_kernel"
+    assert f'extern "C" wmmagen_status {source.symbol}(' in source.text
+    assert f"__launch_bounds__(THREADS) {source.kernel}(" in source.text
+    asked = render.render(config(""), SM80, symbol="my_gemm")
+    assert (asked.symbol, asked.kernel) == ("my_gemm", "my_gemm_kernel")
+    assert 'extern "C" wmmagen_status my_gemm(' in asked.text
+    # The banner still says which kernel it is.
+    assert asked.text.startswith(f"// {source.symbol}\n")
+
+
+def test_the_banner_says_how_the_file_is_made() -> None:
+    source = render.render(config(""), ARCHS[75])
+    assert f"`wmmagen render {source.symbol} --arch sm_75`" in source.text
+    assert configs.parse(source.text.split("\n")[0].removeprefix("// ")) == config("")
+
+
+def test_the_header() -> None:
+    case = config("copy=cpasync,stages=3,acc=f16,d=f16")
+    text = render.render_header(case)
+    guard = f"{str(case).upper()}_H"
+    assert f"#ifndef {guard}\n#define {guard}\n" in text and text.endswith(f"#endif  // {guard}\n")
+    assert 'extern "C" {' in text and "#ifdef __cplusplus" in text
+    assert f"wmmagen_status {case}(" in text
+    assert "multiples of 128, 128 and 32" in text and "half, row-major" in text
+    # Plain C: no namespace, no C++ header, no comment-free template.
+    assert not re.search(r"\b(namespace|template|constexpr|nullptr|std::)\b", code_of(text))
+    assert re.findall(r"#include <(.*)>", text) == ["cuda_runtime_api.h"]
+    assert "my_gemm(" in render.render_header(case, "my_gemm") and "MY_GEMM_H" in render.render_header(case, "my_gemm")
+
+
+def test_the_header_declares_what_the_file_defines() -> None:
+    def signature(text: str) -> str:
+        found = re.search(r"wmmagen_status wmma_gemm_\w+\(([^)]*)\)", text)
+        assert found is not None
+        return " ".join(found[1].split())
+
+    def status(text: str) -> str:
+        return text[text.index("#ifndef WMMAGEN_STATUS") : text.index("} wmmagen_status;")]
+
+    text, header = text_of(""), render.render_header(config(""))
+    assert signature(text) == signature(header)
+    assert status(text) == status(header)
+    assert {s.value for s in rules.Status} <= set(re.findall(r"WMMAGEN_\w+", status(text)))
+
+
+def test_every_key_is_in_the_name_and_changes_the_file() -> None:
+    base = text_of("")
+    for pairs in ("inst=8x32x16", "warps=2x4", "frags=2x4", "k_steps=1", "stages=1", "pad_a=16", "pad_b=16"):
+        assert text_of(pairs) != base
+    assert len(values_of(config(""))) == len(READERS)

@@ -1,0 +1,446 @@
+"""The rules: each alone, all together, in their words, and the same on ints and on columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from cases_legality import BASE, BREAKS, Break, broken_ids, config, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wmmagen import derive, rules
+from wmmagen.arch import ARCHS
+from wmmagen.config import MAX_SIZE, KernelConfig, Problem, read_value
+from wmmagen.errors import ConfigError, IllegalConfig
+from wmmagen.rules import RULES, Scope
+
+BY_ID = {rule.id: rule for rule in RULES}
+SM75, SM80 = ARCHS[75], ARCHS[80]
+GLOBAL = "feed=global,copy=none,stages=1,pad_a=0,pad_b=0"
+STRICT = "pad_a=16,pad_b=16"
+
+
+def violations(pairs: str, sm: int = 80, *, strict: bool = False) -> list[rules.Violation]:
+    return rules.check(config(pairs), ARCHS[sm], strict_isa=strict)
+
+
+# Each rule alone.
+
+
+def test_ids_are_unique_and_of_one_form() -> None:
+    ids = [rule.id for rule in RULES]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[A-Z][0-9]{3}", id) for id in ids)
+
+
+def test_every_rule_has_its_words() -> None:
+    for rule in RULES:
+        for text in (rule.name, rule.says, rule.message, rule.fix, rule.reason, rule.source):
+            assert text and text == text.strip(), rule.id
+        assert not any(mark in rule.says for mark in '{}"\\\n'), f"{rule.id}: says stands in a C string"
+
+
+def test_every_rule_has_a_case() -> None:
+    scopes: dict[Scope, Mapping[str, object]] = {
+        Scope.STATIC: BREAKS,
+        Scope.ARCH: BREAKS,
+        Scope.LAUNCH: LAUNCHES,
+        Scope.TOOLCHAIN: TOOLCHAIN,
+    }
+    assert [r.id for r in RULES if r.id not in scopes[r.scope]] == []
+    assert not {*BREAKS, *LAUNCHES, *TOOLCHAIN} - BY_ID.keys()
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_a_configuration_that_breaks_one_rule(id: str) -> None:
+    case = BREAKS[id]
+    assert broken_ids(config(case.breaks), case.where, strict_isa=case.strict) == [id]
+    assert not rules.legal(config(case.breaks), case.where, strict_isa=case.strict)
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_its_neighbour_breaks_none(id: str) -> None:
+    case = BREAKS[id]
+    assert broken_ids(config(case.keeps), case.where_kept, strict_isa=case.strict) == []
+    assert rules.legal(config(case.keeps), case.where_kept, strict_isa=case.strict)
+    known = derive.values(config(case.keeps), case.where_kept, strict_isa=case.strict)
+    if BY_ID[id].expr.names & set(derive.ARCH_NAMES) or BY_ID[id].when is None:
+        assert BY_ID[id].applies(known), "the neighbour must be one of which the rule speaks"
+
+
+@pytest.mark.parametrize("id", [id for id, case in BREAKS.items() if case.strict])
+def test_strict_rules_speak_only_when_asked(id: str) -> None:
+    assert broken_ids(config(BREAKS[id].breaks), BREAKS[id].where) == []
+
+
+@pytest.mark.parametrize("id", [r.id for r in RULES if r.scope is Scope.ARCH])
+def test_rules_of_an_architecture_are_silent_without_one(id: str) -> None:
+    assert broken_ids(config(BREAKS[id].breaks), None, strict_isa=BREAKS[id].strict) == []
+
+
+TOOLCHAIN = {"K701": 62, "K702": 72}
+
+
+@pytest.mark.parametrize("id", TOOLCHAIN)
+def test_toolchain_rules(id: str) -> None:
+    assert broken_ids(BASE, ARCHS[TOOLCHAIN[id]]) == [id]
+
+
+def test_toolchain_rules_at_their_ends() -> None:
+    found = {sm: broken_ids(BASE, arch) for sm, arch in ARCHS.items()}
+    assert {sm for sm, ids in found.items() if ids == ["K701"]} == {50, 52, 53, 60, 61, 62}
+    assert {sm for sm, ids in found.items() if ids == ["K702"]} == {70, 72}
+    assert all(ids == [] for sm, ids in found.items() if sm >= 75)
+
+
+# Launch rules: a call that breaks one, and its neighbour that breaks none.
+
+
+@dataclass(frozen=True)
+class Call:
+    """``m n k lda ldb ldd`` of a call that breaks a rule and of one that just keeps it."""
+
+    breaks: tuple[int, ...]
+    keeps: tuple[int, ...]
+    pairs: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """A rule that no :class:`Problem` can break: numbers that do, and numbers that just do not."""
+
+    breaks: dict[str, int]
+    keeps: dict[str, int]
+    pairs: str = ""
+
+
+_WIDEST = 128 * 65536
+LAUNCHES: dict[str, Call | Addresses] = {
+    "N800": Addresses({"M": -128, "N": 0, "K": 0}, {"M": 0, "N": 0, "K": 0}),
+    "N801": Call((64, 128, 32, 32, 128, 128), (256, 128, 32, 32, 128, 128)),
+    "N802": Call((128, 192, 32, 32, 192, 192), (128, 256, 32, 32, 256, 256)),
+    "N803": Call((128, 128, 16, 32, 128, 128), (128, 128, 0, 8, 128, 128)),
+    "N804": Call((128 * 32768, _WIDEST, 32, 32, _WIDEST, _WIDEST), (128 * 32767, _WIDEST, 32, 32, _WIDEST, _WIDEST)),
+    "L221": Call((128, 128, 32, 36, 128, 128), (128, 128, 32, 40, 128, 128)),
+    "L222": Call((128, 128, 32, 32, 132, 128), (128, 128, 32, 32, 136, 128)),
+    "L223": Call((128, 128, 32, 32, 128, 130), (128, 128, 32, 32, 128, 132)),
+    "L231": Call((128, 128, 32, 40, 128, 128), (128, 128, 32, 48, 128, 128), GLOBAL, strict=True),
+    "L232": Call((128, 128, 32, 32, 136, 128), (128, 128, 32, 32, 144, 128), GLOBAL, strict=True),
+    "L233": Call((128, 128, 32, 32, 128, 132), (128, 128, 32, 32, 128, 136), STRICT, strict=True),
+    "L241": Call((128, 128, 32, 24, 128, 128), (128, 128, 32, 32, 128, 128)),
+    "L242": Call((128, 128, 32, 32, 120, 128), (128, 128, 32, 32, 128, 128)),
+    "L243": Call((128, 128, 32, 32, 128, 124), (128, 128, 32, 32, 128, 128)),
+    "P321": Addresses({"A_ADDRESS": 4096 + 8}, {"A_ADDRESS": 4096 + 16}),
+    "P322": Addresses({"B_ADDRESS": 4096 + 8}, {"B_ADDRESS": 4096 + 16}),
+    "P323": Addresses({"A_ADDRESS": 4096 + 16}, {"A_ADDRESS": 4096 + 32}, GLOBAL),
+    "P324": Addresses({"B_ADDRESS": 4096 + 16}, {"B_ADDRESS": 4096 + 32}, GLOBAL),
+    "P325": Addresses({"D_ADDRESS": 4096 + 16}, {"D_ADDRESS": 4096 + 32}),
+    "P326": Addresses(
+        {"K": 32, "A_ADDRESS": 0, "B_ADDRESS": 256, "D_ADDRESS": 256},
+        {"K": 0, "A_ADDRESS": 0, "B_ADDRESS": 0, "D_ADDRESS": 256},
+    ),
+}
+
+
+def problem_of(case: KernelConfig, numbers: tuple[int, ...]) -> Problem:
+    return Problem(case.operation, *numbers)
+
+
+@pytest.mark.parametrize("id", [id for id, case in LAUNCHES.items() if isinstance(case, Call)])
+def test_a_call_that_breaks_one_rule_and_its_neighbour(id: str) -> None:
+    case = LAUNCHES[id]
+    assert isinstance(case, Call)
+    kernel = config(case.pairs)
+    broken = rules.check(kernel, SM80, problem_of(kernel, case.breaks), strict_isa=case.strict)
+    assert [v.rule.id for v in broken] == [id]
+    assert rules.check(kernel, SM80, problem_of(kernel, case.keeps), strict_isa=case.strict) == []
+    if case.strict:
+        assert rules.check(kernel, SM80, problem_of(kernel, case.breaks)) == []
+
+
+@pytest.mark.parametrize("id", [id for id, case in LAUNCHES.items() if isinstance(case, Addresses)])
+def test_numbers_of_a_launcher_that_break_one_rule(id: str) -> None:
+    case = LAUNCHES[id]
+    assert isinstance(case, Addresses)
+    known = derive.values(config(case.pairs), SM80)
+    assert [r.id for r in rules.broken({**known, **case.breaks})] == [id]
+    assert rules.broken({**known, **case.keeps}) == []
+
+
+@pytest.mark.parametrize("null", ["A_ADDRESS", "B_ADDRESS", "D_ADDRESS"])
+def test_no_matrix_that_holds_elements_is_null(null: str) -> None:
+    known = derive.values(BASE, SM80)
+    addresses = dict.fromkeys(derive.ADDRESS_NAMES, 256)
+    assert [r.id for r in rules.broken({**known, "K": 32, **addresses, null: 0})] == ["P326"]
+
+
+@pytest.mark.parametrize("layout", ["rr", "rc", "cr", "cc"])
+def test_least_leading_dimensions_follow_the_layout(layout: str) -> None:
+    kernel = config(f"layout={layout},feed=global,copy=none,stages=1,pad_a=0,pad_b=0")
+    packed = Problem.packed(kernel.operation, 128, 256, 64)
+    assert (packed.lda, packed.ldb) == (64 if layout[0] == "r" else 128, 256 if layout[1] == "r" else 64)
+    assert rules.check(kernel, SM80, packed) == []
+    for field, id in (("lda", "L241"), ("ldb", "L242"), ("ldd", "L243")):
+        short = {**vars(packed), field: getattr(packed, field) - 16}
+        assert [v.rule.id for v in rules.check(kernel, SM80, Problem(**short))] == [id]
+
+
+def test_the_grid_is_counted_without_overflow() -> None:
+    size = MAX_SIZE // 128 * 128
+    problem = Problem(BASE.operation, size, size, 0, 8, size, size)
+    assert [v.rule.id for v in rules.check(BASE, SM80, problem)] == ["N804"]
+
+
+def test_an_empty_call_is_legal() -> None:
+    assert rules.check(BASE, SM80, Problem(BASE.operation, 0, 0, 0, 0, 0, 0)) == []
+
+
+# All of them, and their words.
+
+
+def test_every_violation_is_reported_in_the_order_of_the_table() -> None:
+    found = violations("a=s8,acc=f32,inst=32x16x8,pad_a=3,pad_b=5,pad_d=1,copy=cpasync,stages=1,warps=8x8", 75)
+    ids = [v.rule.id for v in found]
+    assert {"T101", "T114", "L201", "L202", "P301", "R401", "C501", "C502", "X607"} <= set(ids)
+    assert ids == [r.id for r in RULES if r.id in ids]
+
+
+def test_demand_raises_with_every_violation() -> None:
+    with pytest.raises(IllegalConfig) as refusal:
+        rules.demand(config("pad_a=4,pad_d=8"), SM75)
+    assert [v.rule.id for v in refusal.value.violations] == ["L201", "X607"]  # type: ignore[attr-defined]
+    assert "L201" in refusal.value.message and "X607" in refusal.value.message and "sm_75" in refusal.value.message
+    rules.demand(BASE, SM75)
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_messages_are_filled_in(id: str) -> None:
+    case = BREAKS[id]
+    (found,) = rules.check(config(case.breaks), case.where, strict_isa=case.strict)
+    for text in (found.message, found.fix):
+        assert text and "{" not in text and "}" not in text
+    # A message names what decides: the numbers of the rule, or the values of the keys that it compares.
+    numbers = [str(derive.values(config(case.breaks), case.where)[n]) for n in found.rule.expr.names if n.isupper()]
+    assert not numbers or any(re.search(rf"(?<!\d){n}(?!\d)", found.message) for n in numbers)
+    assert found.as_json() == {
+        "id": id, "rule": found.rule.name, "message": found.message, "fix": found.fix, "source": found.rule.source,
+    }  # fmt: skip
+    assert str(found).startswith(f"{id} {found.rule.name}: ")
+
+
+def nearest(fix: str) -> dict[str, list[int]]:
+    """``{'pad_a': [0, 8]}`` of ``… (nearest legal: pad_a=0 or 8)``."""
+    found = re.search(r"\(nearest legal: (.*)\)$", fix)
+    pairs = re.findall(r"(\w+)=([0-9 or]+)", found[1]) if found else []
+    return {key: [int(n) for n in values.split(" or ")] for key, values in pairs}
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_nearest_values_keep_the_rule_and_none_is_nearer(id: str) -> None:
+    case = BREAKS[id]
+    broken = config(case.breaks)
+    (found,) = rules.check(broken, case.where, strict_isa=case.strict)
+    for key, values in nearest(found.fix).items():
+        present = getattr(broken, key)
+        kept = [n for n in range(max(0, present - 600), present + 600) if keeps(id, case, key, n)]
+        below, above = [n for n in kept if n < present], [n for n in kept if n > present]
+        assert values == [*below[-1:], *above[:1]]
+        assert all(read_value(key, str(n)) == n for n in values)
+
+
+def keeps(id: str, case: Break, key: str, value: int) -> bool:
+    if key in ("stages", "k_steps") and value == 0:
+        return False
+    changed = rules.with_values(config(case.breaks), **{key: value})
+    return id not in broken_ids(changed, case.where, strict_isa=case.strict)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sm", "strict", "said"),
+    [
+        ("pad_a=4", 80, False, "(nearest legal: pad_a=0 or 8)"),
+        ("pad_b=12", 80, False, "(nearest legal: pad_b=8 or 16)"),
+        ("pad_a=8,pad_b=16", 80, True, "(nearest legal: pad_a=0 or 16)"),
+        ("k_steps=4,pad_b=0", 75, False, "(nearest legal: stages=1; k_steps=3)"),
+        ("copy=cpasync,stages=1", 80, False, "(nearest legal: stages=2)"),
+        ("stages=4", 80, False, "(nearest legal: stages=2)"),
+        ("k_steps=1,frags=1x4", 80, False, "(nearest legal: k_steps=2)"),
+    ],
+)
+def test_the_nearest_legal_values_are_named(pairs: str, sm: int, strict: bool, said: str) -> None:
+    (found,) = violations(pairs, sm, strict=strict)
+    assert found.fix.endswith(said)
+
+
+def test_the_nearest_legal_sizes_are_named() -> None:
+    problem = Problem(BASE.operation, 200, 128, 32, 36, 128, 128)
+    size, leading = rules.check(BASE, SM80, problem)
+    assert "M = 200" in size.message and "BLOCK_M = 128" in size.message
+    assert size.fix.endswith("(nearest legal: M=128 or 256)")
+    assert "lda = 36" in leading.message and leading.fix.endswith("(nearest legal: lda=32 or 40)")
+
+
+@pytest.mark.parametrize("id", BREAKS)
+def test_a_fix_that_names_one_value_names_a_known_one(id: str) -> None:
+    case = BREAKS[id]
+    (found,) = rules.check(config(case.breaks), case.where, strict_isa=case.strict)
+    for key, value in re.findall(r"\b([a-z_]+)=([a-z0-9_]+)", found.fix.split("(nearest")[0]):
+        read_value(key, value)
+
+
+# Ints and columns.
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32), sm=st.sampled_from([75, 80, 86, 90, 121]), strict=st.booleans())
+def test_columns_agree_with_ints(seed: int, sm: int, strict: bool) -> None:
+    configs = sample(20, seed)
+    rows = [{**derive.given(c), **derive.flags(c, strict_isa=strict), **derive.of_arch(ARCHS[sm])} for c in configs]
+    known = derive.extend(columns(rows))
+    singles = [derive.values(c, ARCHS[sm], strict_isa=strict) for c in configs]
+    for name, column in known.items():
+        assert np.broadcast_to(column, len(rows)).tolist() == [single[name] for single in singles], name
+    for rule in RULES:
+        kept = np.broadcast_to(rule.kept(known), len(rows))
+        assert kept.tolist() == [bool(rule.kept(single)) for single in singles], rule.id
+
+
+def test_the_sample_breaks_every_rule_and_keeps_all_of_them() -> None:
+    broken = [set(broken_ids(c, ARCHS[sm], strict_isa=True)) for sm in (75, 90) for c in sample(1500, 7)]
+    assert set().union(*broken) == BREAKS.keys()
+    assert broken.count(set()) > 20
+
+
+# Cases from the field.
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+@pytest.mark.parametrize("pad", [1, 2, 4, 12])
+@pytest.mark.parametrize("inst", ["16x16x16", "8x32x16"])
+@pytest.mark.parametrize("acc", ["f32", "f16"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_pads_that_are_no_16_bytes_are_refused(operand: str, pad: int, inst: str, acc: str, strict: bool) -> None:
+    pads = {"a": 16, "b": 16, operand: pad}
+    found = violations(f"inst={inst},acc={acc},d={acc},pad_a={pads['a']},pad_b={pads['b']}", strict=strict)
+    ids = [v.rule.id for v in found]
+    assert ("L201" if operand == "a" else "L202") in ids
+    below, above = pad // 8 * 8, pad // 8 * 8 + 8
+    assert f"pad_{operand}={below} or {above}" in found[0].fix
+    assert f"pad_{operand} {pad} " in found[0].message
+
+
+@pytest.mark.parametrize(("pads", "lds"), [((8, 16), "L211"), ((16, 8), "L212"), ((8, 8), "L211 L212")])
+def test_pad_8_is_the_guide_s_and_not_the_strict_reading_s(pads: tuple[int, int], lds: str) -> None:
+    pairs = f"pad_a={pads[0]},pad_b={pads[1]}"
+    assert violations(pairs) == []
+    assert [v.rule.id for v in violations(pairs, strict=True)] == lds.split()
+
+
+def test_the_rule_is_about_the_leading_dimension_and_not_about_the_pad() -> None:
+    # An extent of 24 with a pad of 8 is 32: whole fragments.
+    narrow = "inst=32x8x16,layout=rr,warps=1x1,frags=4x3,arrange_b=tiles,pad_a=16,pad_b=8,k_steps=4"
+    known = derive.values(config(narrow), SM80, strict_isa=True)
+    assert known["B_COLS"] == 24 and known["LDS_B"] == 32
+    assert violations(narrow, strict=True) == []
+    assert "L212" in [v.rule.id for v in violations(narrow.replace("pad_b=8", "pad_b=16"), strict=True)]
+
+
+@pytest.mark.parametrize("frags", ["1x1", "4x1", "4x2", "4x4"])
+@pytest.mark.parametrize("acc", ["f32"])
+def test_narrow_b_from_global_memory_is_refused(frags: str, acc: str) -> None:
+    (found,) = violations(f"{GLOBAL},inst=32x8x16,frags={frags},acc={acc}")
+    assert found.rule.id == "P304"
+    assert "8 elements of 16 bits" in found.message and "feed=shared" in found.fix
+
+
+def test_narrow_tiles_from_global_memory_by_layout() -> None:
+    refused = {
+        (inst, layout): broken_ids(config(f"{GLOBAL},inst={inst},layout={layout}"), SM80)
+        for inst in ("16x16x16", "32x8x16", "8x32x16")
+        for layout in ("rr", "rc", "cr", "cc")
+    }
+    assert {case: ids for case, ids in refused.items() if ids} == {
+        ("32x8x16", "rr"): ["P304"],
+        ("32x8x16", "cr"): ["P304"],
+        ("8x32x16", "cr"): ["P303"],
+        ("8x32x16", "cc"): ["P303"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("warps", "frags", "legal"), [("1x1", "4x1", True), ("1x1", "4x2", False), ("1x2", "4x2", False)]
+)
+def test_narrow_b_staged_in_rows_is_legal_for_one_tile_across(warps: str, frags: str, legal: bool) -> None:
+    found = violations(f"inst=32x8x16,warps={warps},frags={frags}")
+    assert ("P302" in [v.rule.id for v in found]) is not legal
+    if not legal:
+        assert "arrange_b=tiles" in found[0].fix
+        assert violations(f"inst=32x8x16,warps={warps},frags={frags},arrange_b=tiles") == []
+
+
+@pytest.mark.parametrize("inst", ["32x16x8", "8x16x32", "16x16x8", "16x8x32", "32x32x16"])
+@pytest.mark.parametrize("a", ["f16", "bf16"])
+def test_shapes_in_another_order_are_refused_with_the_legal_ones(inst: str, a: str) -> None:
+    found = violations(f"a={a},inst={inst}")[0]
+    assert found.rule.id == "T101"
+    assert a in found.message and inst in found.message
+    assert found.fix.endswith("16x16x16 32x8x16 8x32x16")
+
+
+@pytest.mark.parametrize(("a", "more"), [("bf16", ""), ("tf32", ",inst=16x16x8"), ("f64", ",acc=f64,d=f64,inst=8x8x4")])
+def test_types_that_begin_with_sm_80(a: str, more: str) -> None:
+    (found,) = violations(f"a={a}{more}", 75)
+    assert found.rule.id == "T131"
+    assert "sm_75" in found.message and f" {a}" in found.message and "sm_80" in found.message
+    assert violations(f"a={a}{more}", 80) == []
+
+
+@pytest.mark.parametrize("text", ["fp8", "e4m3", "e5m2", "char"])
+@pytest.mark.parametrize("key", ["a", "acc", "d"])
+def test_types_that_wmma_does_not_have_are_refused_by_name(text: str, key: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        config(f"{key}={text}")
+    assert f"{key}={text}: " in refusal.value.message and "f16" in refusal.value.fix
+
+
+def test_architectures_without_wmma_and_without_a_compiler() -> None:
+    (none,) = violations("", 60)
+    assert none.rule.id == "K701" and "sm_60" in none.message and "sm_70" in none.message
+    for sm in (70, 72):
+        (old,) = violations("", sm)
+        assert old.rule.id == "K702" and f"sm_{sm}" in old.message and "CUDA 12" in old.message
+
+
+def test_68_kb_of_shared_memory() -> None:
+    kernel = "k_steps=4,pad_b=0"
+    assert derive.values(config(kernel))["SHARED_BYTES"] == 68 * 1024
+    (found,) = violations(kernel, 75)
+    assert found.rule.id == "R402"
+    assert "69632" in found.message and "65536" in found.message and "sm_75" in found.message
+    assert all(violations(kernel, sm) == [] for sm in ARCHS if sm >= 80)
+
+
+@pytest.mark.parametrize("sm", [sm for sm in ARCHS if sm >= 75])
+def test_shared_memory_to_the_byte(sm: int) -> None:
+    known = {**derive.values(BASE), **derive.of_arch(ARCHS[sm])}
+    limit = ARCHS[sm].shared_block
+    assert BY_ID["R402"].kept({**known, "SHARED_BYTES": limit})
+    assert not BY_ID["R402"].kept({**known, "SHARED_BYTES": limit + 1})
+
+
+def test_a_slice_of_24_can_only_be_asked_for_in_counts() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        config("block_k=24")
+    assert "block_k" in refusal.value.message
+    assert "BLOCK_K = k_steps x inst k" in refusal.value.fix
+    assert all(derive.values(config(f"k_steps={k}"))["BLOCK_K"] % 16 == 0 for k in range(1, 65))

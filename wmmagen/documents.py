@@ -1,0 +1,160 @@
+"""The documents that are made from tables, so that they cannot say anything else: ``RULES.md`` and ``NAMES.md``.
+
+``python -m wmmagen.documents`` writes them again.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+from wmmagen.config import (
+    MAX_COUNT,
+    MAX_PAD,
+    Arrange,
+    Copy,
+    Epilogue,
+    Feed,
+    Layout,
+    Raster,
+    Residue,
+    parse,
+    spell,
+    values_of,
+)
+from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.rules import RULES, Rule, Scope
+
+_MADE = "<!-- Made by `python -m wmmagen.documents`; change the tables, not this file. -->"
+
+_SCOPES = {
+    Scope.STATIC: "Of the configuration: pruned from a search, refused with a message, a `static_assert` in the file.",
+    Scope.ARCH: "Of the configuration and the architecture: as before, with the assertion guarded by the architecture.",
+    Scope.LAUNCH: "Of the call: a message, and a check in the launcher, which answers and launches nothing.",
+    Scope.TOOLCHAIN: "Of the compiler at hand: a message only.",
+}
+
+
+def rules_markdown() -> str:
+    """``RULES.md``: every rule with its expression, its reason and its source, grouped by scope."""
+    head = f"""\
+# Rules
+
+{_MADE}
+
+What makes a configuration, an architecture or a call illegal; nothing else does. Names in CAPITALS are the numbers of
+the generated file, names in small letters say which structure was chosen. `//` is whole-number division. A rule speaks
+only *where* its condition holds. Ids are permanent.
+"""
+    return "\n".join([head, *(_scope(scope) for scope in Scope)])
+
+
+def _scope(scope: Scope) -> str:
+    of_scope = [rule for rule in RULES if rule.scope is scope]
+    return "\n".join([f"## {scope.value.capitalize()}\n", f"{_SCOPES[scope]}\n", *(_rule(rule) for rule in of_scope)])
+
+
+def _rule(rule: Rule) -> str:
+    lines = [
+        ("holds", f"`{rule.expr.text}`"),
+        ("where", f"`{rule.when.text}`" if rule.when else ""),
+        ("says", rule.says),
+        ("answers", f"`{rule.status.value}`" if rule.status else ""),
+        ("message", rule.message),
+        ("fix", rule.fix),
+        ("reason", rule.reason),
+        ("source", rule.source),
+    ]
+    rows = "".join(f"- {word}: {text}\n" for word, text in lines if text)
+    return f"### {rule.id} {rule.name}\n\n{rows}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Names.
+
+
+def _words(kind: Iterable[StrEnum | str]) -> str:
+    return " ".join(f"`{word}`" for word in kind)
+
+
+_COUNT = f"1 to {MAX_COUNT}"
+_PAD = f"0 to {MAX_PAD} elements"
+
+#: The fields in the order of a name: how it is written, the keys that it gives, their values, what they mean.
+_FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+    ("`wmma_gemm`", (), "", "the family and what it computes"),
+    ("`_`*type*", ("a",), _words(ELEMENT_TYPES), "elements of A and of B"),
+    ("`_`*type*", ("acc",), "the same", "the accumulator"),
+    ("`_`*type*", ("d",), "the same", "elements of D"),
+    ("`_`*word*", ("layout",), _words(Layout), "layouts of A and B, r for row-major, c for column-major"),
+    ("`_`*word*", ("epilogue",), _words(Epilogue), "from the accumulator to D"),
+    ("`_`*word*", ("residue",), _words(Residue), "the sizes it takes: multiples of the block tile, or all"),
+    ("`__i`*m*`x`*n*`x`*k*", ("inst",), "1 to 1024 each", "the instruction's shape"),
+    ("`_w`*m*`x`*n*", ("warps",), f"{_COUNT} each", "warps of a block, down and across"),
+    ("`_f`*m*`x`*n*", ("frags",), f"{_COUNT} each", "accumulator fragments of a warp, down and across"),
+    ("`_k`*n*", ("k_steps",), _COUNT, "instructions along K in one slice"),
+    ("`_`*word*", ("feed",), _words(Feed), "where fragments are loaded from"),
+    ("`_`*word*", ("copy",), _words(Copy), "how tiles reach shared memory"),
+    ("*n*", ("stages",), _COUNT, "buffers in flight, right after the copy's word"),
+    ("`_p`*a*`x`*b*`x`*d*", ("pad_a", "pad_b", "pad_d"), _PAD, "extra elements on a staged row of A, B and D"),
+    ("`_`*word*", ("arrange_a",), _words(Arrange), "how the staged tile of A lies"),
+    ("*word*, or nothing", ("arrange_b",), _words(Arrange), "of B, only where it is not A's"),
+    ("`_fb`*n*", ("fragment_buffers",), "1 to 2", "operand fragments per position"),
+    ("`_res`*word*", ("residency",), "`frag` (fragment) `global`", "where partial sums live"),
+    ("`_`*word*", ("raster",), _words(Raster), "the order of blocks over D"),
+    ("`_sk`*n*", ("split_k",), "1 to 65535", "blocks that share one tile of D along K"),
+)
+
+_EXAMPLE = (
+    "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1"
+)
+
+
+def names_markdown() -> str:
+    """``NAMES.md``: the grammar of kernel names."""
+    values = {key: spell(value) for key, value in values_of(parse(_EXAMPLE)).items()}
+    rows = [
+        f"| {written} | {_words(keys)} | {of} | {_words(values[key] for key in keys)} | {meaning} |"
+        for written, keys, of, meaning in _FIELDS
+    ]
+    table = "\n".join(["| written | key | values | here | meaning |", "|---|---|---|---|---|", *rows])
+    promise = textwrap.fill(
+        "A name is one configuration, a configuration is one name: no field is left out because it has its default, "
+        "numbers are decimal without leading zeros, and whatever differs in one character from every name is refused. "
+        "So `parse(name(config)) == config`, and two kernels never share a symbol. A name is a C symbol, a file stem "
+        "on every file system, a record's key and an argument of the command line. It says nothing of legality: "
+        "`wmmagen check` does.",
+        width=118,
+    )
+    return f"""\
+# Names of kernels
+
+{_MADE}
+
+What a kernel computes, two underscores, how it does it. For example
+
+    {_EXAMPLE}
+
+is made of these fields, in this order:
+
+{table}
+
+{promise}
+
+The launcher exports the name as its C symbol; the kernel's own symbol is the name followed by `_kernel`.
+"""
+
+
+DOCUMENTS = {"RULES.md": rules_markdown, "NAMES.md": names_markdown}
+
+
+def main() -> None:
+    """Write every document into the package."""
+    for file, make in DOCUMENTS.items():
+        (Path(__file__).parent / file).write_text(make(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
