@@ -50,7 +50,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "space": (("rules", "coverage", "derive", "config", "arch", "instructions", "dtypes", "errors"), ()),
     "seeds": (("space", "config", "arch", "dtypes", "defaults", "rules"), ()),
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
-    "choose": (("records", "derive", "config", "arch"), ()),
+    "choose": (("records", "timing", "derive", "config", "arch"), ()),
     "emit": (("render", "config", "arch", "errors"), ()),
     "job": (
         (

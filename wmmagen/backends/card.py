@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 # The CUDA packages keep their stubs and markers where mypy does not look.
-from cuda.bindings import driver  # type: ignore[import-untyped]
-from cuda.core import Device, EventOptions, Kernel, LaunchConfig, ObjectCode, Stream  # type: ignore[import-untyped]
+from cuda.bindings import driver
+from cuda.core import Device, EventOptions, Kernel, LaunchConfig, ObjectCode, Stream
 from cuda.core import launch as enqueue
 
 # Every public function raises it, no public module exports it.
-from cuda.core._utils.cuda_utils import CUDAError  # type: ignore[import-untyped]
-from cuda.core.graph import Graph  # type: ignore[import-untyped]
+from cuda.core._utils.cuda_utils import CUDAError
+from cuda.core.graph import Graph
 
 from wmmagen.backends import Bytes, Launch, Pointer
 from wmmagen.errors import LaunchFault

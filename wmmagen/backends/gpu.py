@@ -82,8 +82,8 @@ def _describe(driver: types.ModuleType, index: int) -> DeviceInfo:
 def _initialised() -> types.ModuleType:
     """The driver's bindings, after ``cuInit``; that makes devices visible and creates no context."""
     try:
-        from cuda import pathfinder  # type: ignore[import-untyped]  # its marker is not found in a namespace package
-        from cuda.bindings import driver  # type: ignore[import-untyped]  # a compiled module without stubs
+        from cuda import pathfinder
+        from cuda.bindings import driver
     except ImportError as error:
         raise MissingPiece(
             f"the CUDA bindings for Python cannot be imported: {error}", "pip install cuda-core cuda-bindings"
