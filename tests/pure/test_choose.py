@@ -1,0 +1,117 @@
+"""From records to a winner, and to the order of those that no time speaks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from wmmagen.arch import ARCHS
+from wmmagen.choose import Choice, choose, latest, leading, ranking
+from wmmagen.config import name, read_pairs
+from wmmagen.defaults import complete
+from wmmagen.records import Facts, Outcome, Record
+from wmmagen.timing import Timing
+
+SM = ARCHS[80]
+
+
+def kernel(text: str = "") -> str:
+    return name(complete(read_pairs(text), SM))
+
+
+def record(
+    text: str = "",
+    median: float | None = None,
+    *,
+    half: float = 0.5,
+    outcome: Outcome = Outcome.OK,
+    facts: Facts | None = None,
+    foreign: bool = False,
+) -> Record:
+    timing = None if median is None else Timing(median, (median - half, median + half), 20, 100)
+    return Record(kernel(text), "sm_80", "2048x2048x2048", outcome, foreign=foreign, facts=facts, timing=timing)
+
+
+def facts(*, spill: int = 0, occupancy: int = 1, threads: int = 128) -> Facts:
+    return Facts(200, spill, 40_000, threads, occupancy, 0.2, "nvrtc 13.0")
+
+
+def test_no_record_or_none_that_ranks_is_no_choice() -> None:
+    assert choose([]) is None
+    untimed = [record(), record("stages=2", outcome=Outcome.UNVERIFIED)]
+    assert choose([*untimed, record("stages=4", 3.0, foreign=True)]) is None
+
+
+def test_a_fast_wrong_or_foreign_record_never_wins() -> None:
+    slow = record("stages=2", 50.0)
+    others = [record("stages=3", 1.0, outcome=o) for o in Outcome if o is not Outcome.OK]
+    for other in [*others, record("stages=3", 1.0, foreign=True)]:
+        assert choose([other, slow]) == Choice(slow)
+
+
+def test_the_smallest_median_wins_with_its_margin() -> None:
+    a, b, c = record("stages=2", 40.0), record("stages=3", 30.0), record("stages=4", 32.0)
+    assert choose([a, b, c]) == Choice(b, c, 32.0 / 30.0 - 1, tie=False)
+    assert ranking([a, b, c]) == [b, c, a]
+
+
+def test_overlapping_intervals_are_a_tie() -> None:
+    a, b = record("stages=2", 30.0), record("stages=3", 31.0)
+    chosen = choose([b, a])
+    assert chosen is not None and chosen.tie and chosen.best == a
+    apart = choose([a, record("stages=3", 31.0, half=0.25)])
+    assert apart is not None and not apart.tie
+
+
+def test_the_order_of_records_does_not_matter() -> None:
+    records = [record(f"stages={s},k_steps={k}", 30.0) for s in (2, 3) for k in (1, 2, 4)]
+    expected = ranking(records)
+    assert [r.name for r in expected] == sorted(r.name for r in records)
+    for seed in range(5):
+        assert ranking(random.Random(seed).sample(records, len(records))) == expected
+
+
+def test_later_records_replace_earlier_ones() -> None:
+    first, other = record("stages=2", 10.0), record("stages=3", 20.0)
+    wrong = dataclasses.replace(first, outcome=Outcome.WRONG, timing=None)
+    assert latest([first, other, wrong]) == [wrong, other]
+    assert choose([first, other, wrong]) == Choice(other)
+    assert choose([wrong, other, first]) == Choice(first, other, 1.0, tie=False)
+
+
+def test_leading_are_the_right_and_the_open_ones_without_a_time_that_counts() -> None:
+    open_ = [
+        record("stages=2", outcome=Outcome.UNVERIFIED),
+        record("stages=3"),
+        record("stages=4", 3.0, foreign=True),
+    ]
+    failed = [record("k_steps=4", outcome=Outcome.WRONG), record("frags=2x2", outcome=Outcome.COMPILE)]
+    out = [record("k_steps=1", 3.0), *failed]
+    elsewhere = dataclasses.replace(record("frags=2x4"), arch="sm_90")
+    assert {r.name for r in leading([*out, *open_, elsewhere], SM)} == {r.name for r in open_}
+
+
+def test_leading_are_ordered_by_what_the_compiler_said() -> None:
+    best = record("warps=2x2,frags=4x4", facts=facts())
+    less_resident = record("warps=2x2,frags=4x4,stages=2", facts=facts(threads=64))
+    smaller_block = record("warps=1x1,frags=4x4", facts=facts(occupancy=8))
+    smaller_warp = record("warps=2x2,frags=2x4", facts=facts(occupancy=8))
+    spilled = record("warps=2x2,frags=6x6", facts=facts(spill=64))
+    unknown = record("warps=2x2,frags=8x4")
+    expected = [best, less_resident, smaller_block, smaller_warp, spilled, unknown]
+    assert leading(reversed(expected), SM) == expected
+
+
+def test_what_is_fed_from_global_memory_reads_it_once_per_warp() -> None:
+    staged = record("warps=2x2,frags=4x4", facts=facts())
+    fed = record("warps=2x2,frags=4x4,feed=global", facts=facts(occupancy=8))
+    assert leading([fed, staged], SM) == [staged, fed]
+    one = record("warps=1x1,frags=4x4", facts=facts())
+    other = record("warps=1x1,frags=4x4,feed=global", facts=facts())
+    assert leading([other, one], SM) == [one, other]
+
+
+def test_operations_of_two_widths_are_compared_by_bytes() -> None:
+    wide = record("a=tf32,warps=2x2,frags=4x4", facts=facts())
+    narrow = record("a=f16,warps=2x2,frags=4x4", facts=facts(occupancy=1, threads=32))
+    assert leading([wide, narrow], SM) == [narrow, wide]

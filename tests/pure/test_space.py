@@ -1,0 +1,188 @@
+"""The legal search space: exactly what the rules leave, however it is fixed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from wmmagen import arch, coverage, derive, rules, seeds
+from wmmagen import dtypes as t
+from wmmagen.arch import ARCHS
+from wmmagen.config import Copy, Feed, Grid, Operation, Problem, Shape, name, read_pairs
+from wmmagen.errors import ConfigError, NotGeneratedYet, RequestError
+from wmmagen.space import Space, config_of, point_of
+
+F32 = Operation(t.F16, t.F32, t.F32)
+F16 = Operation(t.F16, t.F16, t.F16)
+SMS = (75, 80, 86, 89, 90, 120)
+
+
+def raw_points(space: Space) -> list[dict[str, object]]:
+    """The product of the axes, written out."""
+    return [dict(zip(space.axes, values, strict=True)) for values in itertools.product(*space.axes.values())]
+
+
+@pytest.mark.parametrize(("sm", "operation", "strict"), [(75, F32, False), (80, F16, False), (80, F32, True)])
+@pytest.mark.parametrize(
+    "fixed", ["frags=2x4,k_steps=2,warps=2x2,pad_b=8", "inst=16x16x16,feed=shared,warps=2x2,stages=2,pad_b=8,pad_d=0"]
+)
+def test_a_small_space_is_exactly_what_the_rules_leave(sm: int, operation: Operation, strict: bool, fixed: str) -> None:
+    space = Space(operation, ARCHS[sm], read_pairs(fixed), strict_isa=strict)
+    points = [config_of(operation, point) for point in raw_points(space)]
+    assert len(points) == space.raw
+    known = [derive.values(config, space.arch, strict_isa=strict) for config in points]
+    broken = [[rule.id for rule in rules.broken(values)] for values in known]
+    assert list(space.configs()) == [c for c, ids in zip(points, broken, strict=True) if not ids]
+    counts = Counter(itertools.chain.from_iterable(broken))
+    assert space.removed == {rule.id: counts[rule.id] for rule in rules.RULES if counts[rule.id]}
+
+
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("operation", [F32, F16], ids=["f32", "f16"])
+def test_random_points_agree_with_the_rules_in_both_directions(sm: int, operation: Operation) -> None:
+    space = Space(operation, ARCHS[sm])
+    rng = random.Random(sm)
+    for config in space.sample(rng, 50):
+        assert not rules.check(config, space.arch) and not coverage.missing(config)
+    # Values that occur in legal points, so that more than a few of the points are legal.
+    for _ in range(200):
+        config = config_of(operation, {axis: rng.choice(values) for axis, values in space.live.items()})
+        assert space.contains(config) == rules.legal(config, space.arch)
+
+
+def test_a_problem_narrows_the_space_to_what_divides_it() -> None:
+    problem = Problem.packed(F32, 96, 160, 48)
+    space = Space(F32, ARCHS[80], problem=problem)
+    assert 0 < len(space) < len(Space(F32, ARCHS[80]))
+    for config in space.sample(random.Random(0), 100):
+        assert rules.legal(config, space.arch) and not rules.check(config, space.arch, problem)
+    assert "N801" in space.removed
+
+
+def test_the_order_is_fixed_and_free_of_duplicates() -> None:
+    space = Space(F32, ARCHS[75], read_pairs("feed=shared,inst=16x16x16,pad_a=8,pad_b=8"))
+    names = [name(c) for c in space.configs()]
+    assert len(names) == len(set(names)) == len(space) > 100
+    assert names == [name(space.at(i)) for i in range(len(space))]
+    assert names == [name(c) for c in Space(space.operation, space.arch, space.fixed).configs()]
+    assert [space.index(c) for c in space.configs()] == list(range(len(space)))
+    for outside in (-1, len(space)):
+        with pytest.raises(IndexError):
+            space.at(outside)
+
+
+def test_samples_are_different_points() -> None:
+    space = Space(F32, ARCHS[75])
+    sample = space.sample(random.Random(3), 500)
+    assert len(set(sample)) == 500 and sample == space.sample(random.Random(3), 500)
+    few = Space(F32, ARCHS[75], read_pairs("inst=16x16x16,warps=2x2,frags=4x4,k_steps=2,pad_a=8,pad_b=8"))
+    assert sorted(map(name, few.sample(random.Random(0), 10**6))) == sorted(map(name, few.configs()))
+
+
+def test_neighbours_are_legal_and_one_step_away() -> None:
+    space = Space(F16, ARCHS[90])
+    for config in space.sample(random.Random(1), 20):
+        near = space.neighbours(config)
+        assert near and len(set(near)) == len(near) and config not in near
+        for other in near:
+            assert rules.legal(other, space.arch) and space.contains(other)
+            here, there = point_of(config), point_of(other)
+            (axis,) = [a for a in here if here[a] != there[a]]
+            if axis in space.ordered:
+                assert abs(space.live[axis].index(here[axis]) - space.live[axis].index(there[axis])) == 1
+            assert config in space.neighbours(other)
+
+
+def test_turing_has_no_cpasync() -> None:
+    assert Space(F32, ARCHS[75]).live["copy"] == (Copy.NONE, Copy.LD)
+    assert Space(F32, ARCHS[80]).live["copy"] == tuple(Copy)
+
+
+def test_axes_are_what_is_worth_a_search_and_made() -> None:
+    space = Space(F32, ARCHS[90])
+    assert space.axes["warps_m"] == (1, 2, 4, 8)
+    assert space.axes["pad_a"] == (0, 8, 16)
+    assert Space(Operation(t.TF32, t.F32, t.F32), ARCHS[90]).axes["pad_a"] == (0, 4, 8)
+    assert space.axes["inst"] == (Shape(16, 16, 16), Shape(32, 8, 16), Shape(8, 32, 16))
+    for axis, values in space.axes.items():
+        assert {str(v) for v in values} <= set(coverage.GENERATED.get(axis, map(str, values)))
+    assert all(set(space.live[a]) <= set(values) for a, values in space.axes.items())
+
+
+def test_a_wider_coverage_table_widens_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = Space(F32, ARCHS[80])
+    wider = {k: v for k, v in coverage.GENERATED.items() if k not in ("raster", "fragment_buffers")}
+    monkeypatch.setattr(coverage, "GENERATED", wider)
+    wide = Space(F32, ARCHS[80])
+    assert wide.axes["fragment_buffers"] == (1, 2) and len(wide.axes["raster"]) == 3
+    assert len(wide) == 6 * len(narrow)
+
+
+def test_fixed_keys_are_the_only_value_of_their_axes() -> None:
+    space = Space(F32, ARCHS[80], {"warps": Grid(3, 2), "stages": 7, "feed": Feed.SHARED, "acc": t.F32})
+    assert space.axes["warps_m"] == (3,) and space.axes["warps_n"] == (2,) and space.axes["stages"] == (7,)
+    assert len(space) and all(c.warps == Grid(3, 2) and c.stages == 7 for c in space.configs())
+    assert not space.contains(Space(F32, ARCHS[80]).at(0))
+    assert not space.contains(Space(F16, ARCHS[80], space.fixed).at(0))
+
+
+def test_what_cannot_be_fixed_is_said() -> None:
+    with pytest.raises(ConfigError, match="the operation has acc=f32"):
+        Space(F32, ARCHS[80], {"acc": t.F16})
+    with pytest.raises(ConfigError, match="no axis"):
+        Space(F32, ARCHS[80], {"block_k": 32})
+
+
+def test_a_space_that_cannot_be_swept_says_why() -> None:
+    Space(F32, ARCHS[75]).demand()
+    with pytest.raises(RequestError, match=r"copy=cpasync, none of .* is legal on sm_75 .*C501"):
+        Space(F32, ARCHS[75], read_pairs("copy=cpasync")).demand()
+    with pytest.raises(RequestError, match="for 7x7x7"):
+        Space(F32, ARCHS[75], problem=Problem.packed(F32, 7, 7, 7)).demand()
+    with pytest.raises(NotGeneratedYet, match="a=bf16"):
+        Space(Operation(t.BF16, t.F32, t.F32), ARCHS[80]).demand()
+    with pytest.raises(NotGeneratedYet, match="raster=grouped"):
+        Space(F32, ARCHS[75], read_pairs("raster=grouped")).demand()
+    with pytest.raises(RequestError, match="T100"):
+        Space(Operation(t.F32, t.F32, t.F32), ARCHS[80]).demand()
+
+
+@pytest.mark.parametrize("sm", sorted(s for s in ARCHS if s >= 75))
+@pytest.mark.parametrize("operation", [F32, F16], ids=["f32", "f16"])
+def test_seeds_are_legal_and_reach_the_space(sm: int, operation: Operation) -> None:
+    space = Space(operation, ARCHS[sm])
+    found = seeds.for_space(space)
+    assert len(found) >= 5 and len(set(found)) == len(found)
+    assert all(space.contains(c) and c.pad_a == c.pad_b == 8 for c in found)
+
+
+def test_seeds_of_known_architectures() -> None:
+    def words(operation: Operation, text: str) -> list[str]:
+        found = seeds.for_space(Space(operation, arch.find(text)))
+        return [f"{c.warps} {c.frags} {c.k_steps} {c.copy}{c.stages}" for c in found]
+
+    assert words(F16, "sm_75")[:2] == ["2x4 8x4 2 ld1", "2x2 4x4 2 ld2"]
+    assert words(F32, "sm_75")[0] == "2x2 4x4 2 ld2"
+    assert words(F32, "sm_80")[:2] == ["4x2 4x4 2 cpasync3", "2x2 4x4 4 cpasync3"]
+    assert words(F32, "sm_89")[:2] == ["4x2 4x4 2 cpasync3", "2x2 4x4 2 cpasync3"]
+    expected = ["4x2 4x4 2 cpasync4", "4x2 4x4 2 cpasync5", "2x4 4x4 4 cpasync3", "2x2 4x4 2 cpasync4"]
+    assert words(F32, "sm_90")[:4] == expected
+
+
+def test_seeds_take_what_the_space_leaves_them() -> None:
+    fed = seeds.for_space(Space(F32, ARCHS[90], read_pairs("feed=global")))
+    assert fed and all(c.copy is Copy.NONE and c.stages == 1 and c.pad_a == 0 for c in fed)
+    strict = seeds.for_space(Space(F32, ARCHS[90], strict_isa=True))
+    assert strict and all(c.pad_a == 16 for c in strict)
+    tiny = Space(F32, ARCHS[90], problem=Problem.packed(F32, 16, 16, 16))
+    assert all(tiny.contains(c) and c.warps == c.frags == Grid(1, 1) for c in seeds.for_space(tiny))
+
+
+def test_enumeration_takes_a_moment() -> None:
+    start = time.perf_counter()
+    Space(F32, ARCHS[90])
+    assert time.perf_counter() - start < 2

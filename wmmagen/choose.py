@@ -1,0 +1,109 @@
+"""From records to the best configuration. Pure: nothing is measured and nothing is estimated here.
+
+Of several records of one name the last counts, whatever became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from wmmagen import derive
+from wmmagen.arch import WARP_SIZE, Arch
+from wmmagen.config import parse
+from wmmagen.records import Outcome, Record
+from wmmagen.timing import Timing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best record, and by how much.
+
+    Attributes:
+        best: the record with the smallest median.
+        runner_up: the next one; None where there is no other.
+        margin: how much more time the runner-up takes, relative to the best; None without a runner-up.
+        tie: whether their intervals overlap, so that either may be the better one.
+    """
+
+    best: Record
+    runner_up: Record | None = None
+    margin: float | None = None
+    tie: bool = False
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """The last record of each name, in the order in which the names first came."""
+    return list({record.name: record for record in records}.values())
+
+
+def ranking(records: Iterable[Record]) -> list[Record]:
+    """The records whose time may be compared, the fastest first."""
+    return sorted((r for r in latest(records) if r.ranks), key=lambda r: (_timing(r).median_us, r.name))
+
+
+def choose(records: Iterable[Record]) -> Choice | None:
+    """The fastest of the records that rank; None where none does."""
+    ranked = ranking(records)
+    if not ranked:
+        return None
+    best = ranked[0]
+    if len(ranked) == 1:
+        return Choice(best)
+    first, second = _timing(best), _timing(ranked[1])
+    return Choice(
+        best,
+        ranked[1],
+        margin=second.median_us / first.median_us - 1,
+        tie=second.interval_us[0] <= first.interval_us[1],
+    )
+
+
+def _timing(record: Record) -> Timing:
+    if record.timing is None:
+        raise ValueError(f"{record.name} was not timed")
+    return record.timing
+
+
+def leading(records: Iterable[Record], arch: Arch) -> list[Record]:
+    """The records that are right, or could not be run, and that no time on ``arch`` speaks for, the likeliest first.
+
+    No estimate: they are put in the order of what the compiler said and of what their tiles move. One precedes another
+    by the first of these that differs:
+
+    1. nothing is spilled; then the fewest bytes spilled;
+    2. multiply-adds per byte that a warp reads to feed its tile;
+    3. multiply-adds per byte that comes from global memory: per block where tiles are staged, per warp where not;
+    4. warps resident on a multiprocessor;
+    5. fed from shared memory;
+    6. the name.
+
+    A record without facts comes after those with them.
+    """
+    words = (Outcome.OK, Outcome.UNVERIFIED)
+    open_ = [r for r in latest(records) if r.outcome in words and not r.ranks and r.arch == arch.name]
+    return sorted(open_, key=_place)
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    known = derive.values(parse(record.name))
+    facts = record.facts
+    warp = _reuse(known["WARP_M"], known["WARP_N"], known["A_BITS"])
+    block = _reuse(known["BLOCK_M"], known["BLOCK_N"], known["A_BITS"])
+    resident = facts.occupancy * facts.threads // WARP_SIZE if facts else 0
+    return (
+        facts is None,
+        facts.spill_bytes if facts else 0,
+        -warp,
+        -(block if known["feed_shared"] else warp),
+        -resident,
+        not known["feed_shared"],
+        record.name,
+    )
+
+
+def _reuse(m: int, n: int, bits: int) -> Fraction:
+    """Multiply-adds of an m×n tile per byte of operands, of ``bits`` bits an element, that it is fed with."""
+    return Fraction(8 * m * n, (m + n) * bits)

@@ -1,0 +1,323 @@
+"""The legal search space of one operation on one architecture, in counts. No Optuna.
+
+The raw space is the product of its axes. It is pruned structure by structure (one value for each axis that flags or
+registers depend on): the remaining axes are laid out as NumPy columns that broadcast against each other, and the very
+expressions of the rules table are evaluated on them. So a rule costs as much as the axes it speaks of, and nothing
+here knows what is legal.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wmmagen import coverage, derive, instructions
+from wmmagen.arch import Arch
+from wmmagen.config import (
+    OPERATION_KEYS,
+    Arrange,
+    Copy,
+    Feed,
+    Grid,
+    KernelConfig,
+    Operation,
+    Problem,
+    Raster,
+    Residency,
+    Shape,
+    build,
+    spell,
+    values_of,
+)
+from wmmagen.errors import ConfigError, RequestError
+from wmmagen.rules import RULES
+
+_WARPS = (1, 2, 4, 8)
+_FRAGS = (1, 2, 3, 4, 6, 8)
+_GRIDS = ("warps", "frags")
+
+Value = Any
+Mask = npt.NDArray[np.bool_]
+Columns = dict[str, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The legal points of one structure: places in the product of the counts, ascending."""
+
+    structure: tuple[Value, ...]
+    places: npt.NDArray[np.int64]
+
+
+class Space:
+    """Every legal configuration of an operation on an architecture whose values are worth a search.
+
+    The order of the points is that of their axes' values, the last axis varying fastest, and the same on every machine.
+
+    Attributes:
+        operation: what the configurations compute.
+        arch: what they are legal on.
+        problem: what they are legal for; None for whatever problem fits.
+        strict_isa: whether the strict reading of alignment was asked for.
+        fixed: the keys of a configuration that were given one value.
+        axes: each axis with the values it was searched on.
+        live: each axis with those of its values that some legal point has.
+        raw: points of the product of the axes.
+        removed: for each rule id, how many raw points break it; a point that breaks two is counted by both.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        arch: Arch,
+        fixed: Mapping[str, Value] | None = None,
+        *,
+        problem: Problem | None = None,
+        strict_isa: bool = False,
+    ) -> None:
+        """Enumerate the space.
+
+        Args:
+            fixed: values for some keys of a configuration; each becomes the only one of its axis, also where it is
+                none of the usual ones.
+
+        Raises:
+            ConfigError: ``fixed`` names a key that is none, or another operation.
+        """
+        self.operation = operation
+        self.arch = arch
+        self.problem = problem
+        self.strict_isa = strict_isa
+        self.fixed = _searched(fixed or {}, operation)
+        self.axes = _axes(operation, self.fixed)
+        self.raw = math.prod(len(values) for values in self.axes.values())
+        # Which axes are numbers of the rules is asked of the derived numbers; the others select structure.
+        numbers = derive.given(config_of(operation, {name: values[0] for name, values in self.axes.items()}))
+        self._counts = tuple(name for name in self.axes if name.upper() in numbers)
+        self._structures = tuple(name for name in self.axes if name not in self._counts)
+        self._shape = tuple(len(self.axes[name]) for name in self._counts)
+        self._mesh = self._columns()
+        broken: Counter[str] = Counter()
+        blocks = [self._prune(s, broken) for s in itertools.product(*(self.axes[n] for n in self._structures))]
+        self.removed = {rule.id: broken[rule.id] for rule in RULES if broken[rule.id]}
+        self._blocks = [block for block in blocks if len(block.places)]
+        self._block_of = {block.structure: number for number, block in enumerate(self._blocks)}
+        self._starts = [0, *itertools.accumulate(len(block.places) for block in self._blocks)]
+        self.live = self._live()
+
+    def _columns(self) -> Columns:
+        """The counts as columns, each along a dimension of its own."""
+        meshes = np.meshgrid(
+            *(np.array(self.axes[name], dtype=np.int64) for name in self._counts), indexing="ij", sparse=True
+        )
+        return {name.upper(): mesh for name, mesh in zip(self._counts, meshes, strict=True)}
+
+    def _prune(self, structure: tuple[Value, ...], broken: Counter[str]) -> _Block:
+        """The legal points of ``structure``; adds the others to the counts of the rules that they break."""
+        values = {name: axis[0] for name, axis in self.axes.items()}
+        values.update(zip(self._structures, structure, strict=True))
+        config = config_of(self.operation, values)
+        base = {**derive.given(config), **derive.flags(config, strict_isa=self.strict_isa), **self._mesh}
+        known = {**derive.extend(base), **derive.of_arch(self.arch)}
+        if self.problem is not None:
+            known.update(derive.of_problem(self.problem))
+        kept = [(rule.id, np.asarray(rule.kept(known), dtype=np.bool_)) for rule in RULES]
+        for rule_id, mask in kept:
+            broken[rule_id] += int(np.count_nonzero(~mask)) * (math.prod(self._shape) // mask.size)
+        return _Block(structure, np.flatnonzero(self._joined([mask for _, mask in kept])))
+
+    def _joined(self, masks: list[Mask]) -> Mask:
+        """Where all ``masks`` hold, in the shape of the counts. Small ones first, so that few passes are large."""
+        joined = np.ones((1,) * len(self._shape), dtype=np.bool_)
+        for mask in sorted(masks, key=lambda m: m.size):
+            if not mask.all():
+                joined = joined & mask
+            if not joined.any():
+                return np.zeros(self._shape, dtype=np.bool_)
+        return np.broadcast_to(joined, self._shape)
+
+    def _live(self) -> dict[str, tuple[Value, ...]]:
+        found: dict[str, set[Value]] = {name: set() for name in self.axes}
+        for block in self._blocks:
+            for name, value in zip(self._structures, block.structure, strict=True):
+                found[name].add(value)
+            for name, column in zip(self._counts, np.unravel_index(block.places, self._shape), strict=True):
+                found[name].update(self.axes[name][i] for i in np.unique(column))
+        return {name: tuple(v for v in values if v in found[name]) for name, values in self.axes.items()}
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def at(self, index: int) -> KernelConfig:
+        """The point at ``index`` of the order.
+
+        Raises:
+            IndexError: there is none.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"{index} is none of the {len(self)} points of the space")
+        number = bisect.bisect_right(self._starts, index) - 1
+        block = self._blocks[number]
+        return self._point(block, int(block.places[index - self._starts[number]]))
+
+    def _point(self, block: _Block, place: int) -> KernelConfig:
+        places = np.unravel_index(place, self._shape)
+        counts = {n: self.axes[n][int(p)] for n, p in zip(self._counts, places, strict=True)}
+        return config_of(self.operation, {**dict(zip(self._structures, block.structure, strict=True)), **counts})
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """Every point, in the order."""
+        for block in self._blocks:
+            for place in block.places:
+                yield self._point(block, int(place))
+
+    def index(self, config: KernelConfig) -> int | None:
+        """The place of ``config`` in the order; None where it is no point of the space."""
+        return self.index_of(point_of(config)) if config.operation == self.operation else None
+
+    def index_of(self, point: Mapping[str, Value]) -> int | None:
+        """The place of the point with these values, one for each axis; None where it is no point of the space."""
+        number = self._block_of.get(tuple(point[name] for name in self._structures))
+        if number is None or any(point[name] not in self.axes[name] for name in self._counts):
+            return None
+        block = self._blocks[number]
+        multi = tuple(self.axes[name].index(point[name]) for name in self._counts)
+        place = int(np.ravel_multi_index(multi, self._shape))
+        offset = int(np.searchsorted(block.places, place))
+        found = offset < len(block.places) and int(block.places[offset]) == place
+        return self._starts[number] + offset if found else None
+
+    def contains(self, config: KernelConfig) -> bool:
+        """Whether ``config`` is a point of the space."""
+        return self.index(config) is not None
+
+    def sample(self, rng: random.Random, n: int) -> list[KernelConfig]:
+        """``n`` different points, or all of them where there are fewer, each as likely as any other."""
+        return [self.at(i) for i in rng.sample(range(len(self)), min(n, len(self)))]
+
+    def neighbours(self, config: KernelConfig) -> list[KernelConfig]:
+        """The points that differ from ``config`` by one step on one axis, in the order of the axes.
+
+        A step leads to the next count up or down among those that occur, or to any other value of an axis that has no
+        order.
+        """
+        point = point_of(config)
+        moved = [
+            {**point, name: value}
+            for name, values in self.live.items()
+            if point[name] in values
+            for value in self._steps(name, values.index(point[name]))
+        ]
+        return [self.at(i) for i in map(self.index_of, moved) if i is not None]
+
+    def _steps(self, name: str, here: int) -> list[Value]:
+        reach = 1 if name in self._counts else len(self.live[name])
+        return [v for i, v in enumerate(self.live[name]) if i != here and abs(i - here) <= reach]
+
+    @property
+    def ordered(self) -> tuple[str, ...]:
+        """The axes that are counts, so that their values have an order."""
+        return self._counts
+
+    def demand(self) -> None:
+        """Return where the space can be swept.
+
+        Raises:
+            RequestError: no point is legal.
+            NotGeneratedYet: no template makes its points.
+        """
+        if not len(self):
+            words = ", ".join(f"{key}={spell(value)}" for key, value in self.fixed.items()) or "nothing fixed"
+            most = sorted(self.removed, key=lambda r: -self.removed[r])[:3]
+            rules = ", ".join(f"{r} removes {self.removed[r]}" for r in most)
+            target = f"{self.arch}" + (f" for {self.problem}" if self.problem else "")
+            raise RequestError(
+                f"with {words}, none of {self.raw} configurations is legal on {target} ({rules})",
+                "fix other values, or fewer; `wmmagen check` says why one configuration is illegal",
+            )
+        # What decides coverage beside the axes, which hold made values only, is the same for every point.
+        coverage.demand(self.at(0))
+
+
+def point_of(config: KernelConfig) -> dict[str, Value]:
+    """A configuration as one value for each axis."""
+    point: dict[str, Value] = {}
+    for key, value in values_of(config).items():
+        if key in _GRIDS:
+            point.update({f"{key}_m": value.m, f"{key}_n": value.n})
+        elif key not in OPERATION_KEYS:
+            point[key] = value
+    return point
+
+
+def config_of(operation: Operation, point: Mapping[str, Value]) -> KernelConfig:
+    """The inverse of :func:`point_of`."""
+    values = {key: getattr(operation, key) for key in OPERATION_KEYS} | dict(point)
+    for key in _GRIDS:
+        values[key] = Grid(values.pop(f"{key}_m"), values.pop(f"{key}_n"))
+    return build(values)
+
+
+def _searched(fixed: Mapping[str, Value], operation: Operation) -> dict[str, Value]:
+    """``fixed`` without the operation's keys."""
+    for key, value in fixed.items():
+        if key in OPERATION_KEYS and value != getattr(operation, key):
+            held = spell(getattr(operation, key))
+            raise ConfigError(
+                f"{key}={spell(value)} is fixed, but the operation has {key}={held}",
+                f"leave it out, or ask for {key}={held}",
+            )
+    return {key: value for key, value in fixed.items() if key not in OPERATION_KEYS}
+
+
+def _axes(operation: Operation, fixed: Mapping[str, Value]) -> dict[str, tuple[Value, ...]]:
+    axes = {name: _made(name, values) for name, values in _worth(operation).items()}
+    for key, value in fixed.items():
+        held = {f"{key}_m": value.m, f"{key}_n": value.n} if key in _GRIDS else {key: value}
+        unknown = held.keys() - axes.keys()
+        if unknown:
+            raise ConfigError(f"{key!r} is no axis of a search", f"axes: {' '.join(axes)}")
+        axes.update({name: (only,) for name, only in held.items()})
+    return axes
+
+
+def _made(name: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    made = coverage.GENERATED.get(name)
+    return values if made is None else tuple(v for v in values if spell(v) in made)
+
+
+def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
+    """The values that are worth a search, whether a template makes them or not; structure first, counts after it."""
+    rows = instructions.of_operand(operation.a) or instructions.INSTRUCTIONS
+    # Types that no instruction has break a rule with every shape, which says so better than no shape at all.
+    shapes = dict.fromkeys(Shape(i.m, i.n, i.k) for i in rows)
+    unit, unit_d = 128 // operation.a.bits, 128 // operation.d.bits
+    return {
+        "inst": tuple(shapes),
+        "feed": tuple(Feed),
+        "copy": tuple(Copy),
+        "arrange_a": tuple(Arrange),
+        "arrange_b": tuple(Arrange),
+        "residency": tuple(Residency),
+        "raster": tuple(Raster),
+        "warps_m": _WARPS,
+        "warps_n": _WARPS,
+        "frags_m": _FRAGS,
+        "frags_n": _FRAGS,
+        "k_steps": (1, 2, 4),
+        "stages": (1, 2, 3, 4, 5),
+        "pad_a": (0, unit, 2 * unit),
+        "pad_b": (0, unit, 2 * unit),
+        "pad_d": (0, unit_d, 2 * unit_d),
+        "fragment_buffers": (1, 2),
+        "split_k": (1, 2, 4, 8),
+    }

@@ -1,0 +1,629 @@
+"""The study: what was tried, kept durably, and what to try next. The only importer of Optuna.
+
+The study on disk gets exactly one write per candidate, when all is known about it: a kill loses at most the candidate
+in flight, and two processes on one study meet in short transactions only. Proposals are made in memory: no point that
+is illegal or known becomes a trial.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+import random
+import re
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.exceptions import OptunaError
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
+
+from wmmagen import __version__, choose, seeds
+from wmmagen.arch import Arch
+from wmmagen.config import OPERATION_KEYS, KernelConfig, Operation, parse, read_pairs, spell
+from wmmagen.config import name as name_of
+from wmmagen.errors import ConfigError, Fault, StudyError
+from wmmagen.records import Outcome, Record
+from wmmagen.space import Space, Value, point_of
+
+#: Where studies lie, below the current folder.
+FOLDER = Path("sweeps")
+SUFFIX = ".db"
+
+#: Seconds that a process waits for another one's transaction; each takes milliseconds.
+_BUSY_S = 120
+_ABOUT = "wmmagen"
+_RECORD = "record"
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+#: A URL template and the query of a URL begin with these; a file below such a folder could not be named.
+_URL_MARKS = "?{}"
+
+#: So many times are known before the search narrows; until then points are drawn evenly.
+_STARTUP = 8
+#: One proposal in so many is drawn by TPE, the others are neighbours of the best point. Steps are quicker where the
+#: best is near, draws leave a valley that steps cannot; on made-up costs, half of each had the best of the worst ends.
+_DRAWN_EVERY = 2
+#: Draws of TPE for one proposal. Where all were illegal or known, it has converged on what is known.
+_DRAWS = 12
+
+
+def _quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    logging.getLogger("alembic").setLevel(logging.CRITICAL)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The study on disk.
+
+
+@dataclass(frozen=True)
+class About:
+    """What a study is about; written once, when it begins.
+
+    Attributes:
+        arch: ``sm_75``.
+        operation: ``key=value,…``.
+        problem: ``MxNxK``.
+        fixed: ``key=value,…`` of the keys that were not searched when it began.
+        version: of wmmagen, when it began.
+    """
+
+    arch: str
+    operation: str
+    problem: str
+    fixed: str = ""
+    version: str = __version__
+
+    def to_json(self) -> dict[str, str]:
+        """As plain values."""
+        return asdict(self)
+
+    @property
+    def asked_operation(self) -> Operation:
+        """The operation, read back."""
+        return Operation(**read_pairs(self.operation))
+
+
+class Study:
+    """Records that outlive the process. :func:`open_study` and :func:`find_study` make it.
+
+    Attributes:
+        name: of the study.
+        url: of its storage.
+        about: what it is about.
+    """
+
+    def __init__(self, study: optuna.Study, url: str, about: About) -> None:
+        self.name = study.study_name
+        self.url = url
+        self.about = about
+        self._study = study
+        self._read: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        """Keep ``record``: one transaction, durable when this returns."""
+        value = record.timing.median_us if record.ranks and record.timing else None
+        attributes = {_RECORD: record.to_json()}
+        with _speaking(self.url):
+            self._study.add_trial(create_trial(state=_state(record), value=value, user_attrs=attributes))
+
+    def records(self) -> list[Record]:
+        """Every record kept so far, by whichever process, in the order in which they were kept.
+
+        Raises:
+            StudyError: the study holds a trial that is no record.
+        """
+        with _speaking(self.url):
+            trials = self._study.get_trials(deepcopy=False)
+        # A trial is written whole and never again, so what was read once need not be read again.
+        self._read.extend(self._record(trial) for trial in trials[len(self._read) :])
+        return list(self._read)
+
+    def _record(self, trial: FrozenTrial) -> Record:
+        try:
+            return Record.from_json(trial.user_attrs[_RECORD])
+        except (KeyError, ValueError) as error:
+            raise StudyError(
+                f"{self.url}: trial {trial.number} of study {self.name} is no record of wmmagen: {error}",
+                "give --study another name",
+            ) from None
+
+
+def _state(record: Record) -> TrialState:
+    """What other readers of the storage see: timed; right or open, but without a time that counts; or failed."""
+    if record.ranks:
+        return TrialState.COMPLETE
+    return TrialState.PRUNED if record.outcome in (Outcome.OK, Outcome.UNVERIFIED) else TrialState.FAIL
+
+
+def load_records(study: Study) -> list[Record]:
+    """Every record of ``study``, in the order in which they were kept."""
+    return study.records()
+
+
+def open_study(
+    name: str,
+    storage: str | Path | None = None,
+    *,
+    arch: Arch,
+    operation: Operation,
+    problem: str,
+    fixed: Mapping[str, Value] | None = None,
+) -> Study:
+    """The study called ``name``: the one that is there, or a new one.
+
+    Args:
+        name: letters, digits and ``. _ + -``.
+        storage: the path of an SQLite file or the URL of a database; None for ``sweeps/<name>.db``.
+        arch, operation, problem: what it is about.
+        fixed: keys that are not searched; noted where the study is new.
+
+    Raises:
+        StudyError: no such name or storage can be, or the study there is about something else.
+    """
+    if not _STUDY_NAME.fullmatch(name):
+        raise StudyError(
+            f"{name!r} is no name of a study",
+            "at most 100 letters, digits and . _ + -, beginning with a letter or a digit",
+        )
+    pairs = {key: getattr(operation, key) for key in OPERATION_KEYS}
+    about = About(arch.name, _pairs(pairs), problem, _pairs(fixed or {}))
+    url, path = _locate(storage if storage is not None else FOLDER / f"{name}{SUFFIX}")
+    if path is not None and not path.exists():
+        _begin(path, name, about)
+    if path is not None:
+        _demand_database(path)
+    study = _join(url, name, about)
+    _demand_same(study, about)
+    return study
+
+
+def find_study(name_or_path: str, folder: Path | None = None) -> Study:
+    """The study of a name in ``folder`` (``sweeps`` below the current one), or the one that a path or URL names.
+
+    Raises:
+        StudyError: there is none; names the nearest one that is there.
+    """
+    folder = FOLDER if folder is None else folder
+    if "://" in name_or_path:
+        return _open_existing(name_or_path, None)
+    path = Path(name_or_path)
+    if not path.is_file():
+        path = folder / (name_or_path if name_or_path.endswith(SUFFIX) else f"{name_or_path}{SUFFIX}")
+    if not path.is_file():
+        raise StudyError(
+            f"there is no study {name_or_path!r}, neither as a file nor in {folder}", _nearest(path.stem, folder)
+        )
+    _demand_database(path)
+    return _open_existing(_locate(path)[0], path.stem)
+
+
+def _nearest(stem: str, folder: Path) -> str:
+    known = sorted(p.stem for p in folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    if not known:
+        return "`wmmagen sweep` begins one"
+    near = difflib.get_close_matches(stem, known, n=1, cutoff=0.4)
+    return (f"did you mean {near[0]}? " if near else "") + f"there: {' '.join(known)}"
+
+
+def _pairs(values: Mapping[str, Value]) -> str:
+    return ",".join(f"{key}={spell(value)}" for key, value in values.items())
+
+
+def _locate(storage: str | Path) -> tuple[str, Path | None]:
+    """The URL of ``storage``, and its file where it is one."""
+    if isinstance(storage, str) and "://" in storage:
+        in_file = re.fullmatch(r"sqlite:///(?!/?:memory:)([^?]+)", storage)
+        return storage, Path(in_file[1]) if in_file else None
+    path = Path(storage)
+    if any(mark in str(path) for mark in _URL_MARKS):
+        raise StudyError(
+            f"{path}: a study cannot lie there: {' '.join(_URL_MARKS)} mean something else in a URL",
+            "give --storage a path without them",
+        )
+    return f"sqlite:///{path}", path
+
+
+@contextmanager
+def _speaking(url: str) -> Iterator[None]:
+    """Turns what a storage says is wrong with it into a :class:`StudyError`."""
+    try:
+        yield
+    except (OptunaError, SQLAlchemyError, ImportError) as error:
+        said = str(error.__cause__ or error).splitlines()[0]
+        raise StudyError(
+            f"{_without_password(url)}: {said}", "see whether the storage is there and can be written"
+        ) from error
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", url)
+
+
+def _connect(url: str) -> optuna.storages.RDBStorage:
+    _quiet()
+    options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if url.startswith("sqlite") else {}
+    with _speaking(url):
+        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+
+
+def _begin(path: Path, name: str, about: About) -> None:
+    """Make the file of a study, complete with what it is about.
+
+    It is made beside its place and moved there as a whole, so that no other process ever opens half of one; where
+    another one was quicker, its file stays.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as beside:
+            made = Path(beside) / path.name
+            with closing(sqlite3.connect(made)) as database:
+                # Readers and a writer pass each other by; the file remembers the mode.
+                database.execute("PRAGMA journal_mode=WAL")
+            storage = _connect(f"sqlite:///{made}")
+            with _speaking(f"sqlite:///{path}"):
+                optuna.create_study(storage=storage, study_name=name).set_user_attr(_ABOUT, about.to_json())
+            storage.remove_session()
+            storage.engine.dispose()
+            os.link(made, path)
+    except FileExistsError:
+        if not path.is_file():
+            raise StudyError(f"{path}: a study cannot lie there", "give --storage another path") from None
+    except OSError as error:
+        raise StudyError(
+            f"{path}: a study cannot be begun there: {error}", "give --storage a path that can be written"
+        ) from None
+
+
+def _demand_database(path: Path) -> None:
+    """Raise StudyError where ``path`` is no storage of studies, before anything is written into it."""
+    fix = "give the path of a study, or the name of a new one"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        raise StudyError(f"{path}: is no study: {error}", fix) from None
+    if "studies" not in tables:
+        raise StudyError(f"{path}: is a database, but holds no study", fix)
+
+
+def _join(url: str, name: str, about: About) -> Study:
+    """The study ``name`` in a storage that is there, begun where it is not."""
+    storage = _connect(url)
+    with _speaking(url):
+        study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+        if _ABOUT not in study.user_attrs and not study.get_trials(deepcopy=False):
+            study.set_user_attr(_ABOUT, about.to_json())
+    return _wrap(study, url)
+
+
+def _open_existing(url: str, preferred: str | None) -> Study:
+    """The only study of a storage, or the one called ``preferred``."""
+    storage = _connect(url)
+    with _speaking(url):
+        names = optuna.get_all_study_names(storage)
+        name = preferred if preferred in names else names[0] if len(names) == 1 else None
+        if name is None:
+            holds = f"it holds {len(names)} studies: {' '.join(sorted(names))}" if names else "it holds no study"
+            raise StudyError(f"{_without_password(url)}: {holds}", "give the path of a file with one study")
+        return _wrap(optuna.load_study(storage=storage, study_name=name), url)
+
+
+def _wrap(study: optuna.Study, url: str) -> Study:
+    plain = study.user_attrs.get(_ABOUT)
+    try:
+        about = About(**(plain or {}))
+    except TypeError:
+        raise StudyError(
+            f"{_without_password(url)}: study {study.study_name} was not begun by wmmagen", "give --study another name"
+        ) from None
+    return Study(study, url, about)
+
+
+def _demand_same(study: Study, asked: About) -> None:
+    held = study.about
+    different = [
+        f"{word} {there} (asked was {here})"
+        for word, there, here in (
+            ("arch", held.arch, asked.arch),
+            ("problem", held.problem, asked.problem),
+            ("operation", held.operation, asked.operation),
+        )
+        if there != here
+    ]
+    if different:
+        raise StudyError(
+            f"study {study.name} is about {'; '.join(different)}",
+            "give --study another name, or ask for what it is about: its times compare with each other only",
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What to try next.
+
+
+class Proposer:
+    """The next point of a space that is worth a trial: legal, and not tried before.
+
+    Seeds come first. Then, while there is no clock, points drawn evenly from the space; with times, a few of those, and
+    then neighbours of the best point in turn with what TPE draws from what it was told. A proposal depends on the
+    space, the seed and what was told, and on nothing else: a sweep that is stopped and resumed goes on as if it had
+    not been.
+    """
+
+    def __init__(
+        self, space: Space, *, seed: int = 0, exhaustive: bool = False, first: Sequence[KernelConfig] | None = None
+    ) -> None:
+        """Begin without knowledge.
+
+        Args:
+            space: where to search.
+            seed: of the random draws.
+            exhaustive: every point, in the order of the space.
+            first: configurations to begin with; None for the known good ones of the architecture.
+        """
+        self._space = space
+        self._seed = str(seed)
+        self._in_order = exhaustive
+        begin = [] if exhaustive else seeds.for_space(space) if first is None else first
+        self._first = [index for index in map(space.index, begin) if index is not None]
+        self._seen: set[int] = set()
+        self._next = 0
+        self._told = 0
+        self._times: dict[int, float] = {}
+        self._distributions = _distributions(space)
+        self._taught: list[FrozenTrial] = []
+
+    @property
+    def tried(self) -> int:
+        """Points of the space that were told."""
+        return len(self._seen)
+
+    def knows(self, config: KernelConfig) -> bool:
+        """Whether ``config`` was told."""
+        return self._space.index(config) in self._seen
+
+    def tell(self, record: Record) -> None:
+        """Learn what became of a point; a record of another space is passed over."""
+        index = self._index(record)
+        if index is None:
+            return
+        self._seen.add(index)
+        self._told += 1
+        self._times.pop(index, None)
+        if record.ranks and record.timing is not None:
+            self._times[index] = record.timing.median_us
+            self._teach(index, record.timing.median_us)
+        elif record.foreign or record.outcome not in (Outcome.OK, Outcome.UNVERIFIED):
+            self._teach(index, math.inf)
+
+    def _index(self, record: Record) -> int | None:
+        try:
+            return self._space.index(parse(record.name))
+        except ConfigError:
+            # A name of a later version: it is none of this space's points.
+            return None
+
+    def _teach(self, index: int, value: float) -> None:
+        params = _params(self._space, point_of(self._space.at(index)))
+        self._taught.append(create_trial(params=params, distributions=self._distributions, value=value))
+
+    def diverge(self, salt: int) -> None:
+        """Draw differently from now on: another process has the same space, seed and knowledge."""
+        self._seed = f"{self._seed}+{salt}"
+        random.Random(self._seed).shuffle(self._first)
+        self._in_order = False
+
+    def propose(self) -> KernelConfig | None:
+        """A point that was not told yet; None where all were."""
+        if len(self._seen) >= len(self._space):
+            return None
+        index = self._ordered() if self._in_order else self._searched()
+        return self._space.at(index)
+
+    def _ordered(self) -> int:
+        while self._next in self._seen:
+            self._next += 1
+        return self._next
+
+    def _searched(self) -> int:
+        rng = random.Random(f"{self._seed}/{self._told}")
+        seed = next((index for index in self._first if index not in self._seen), None)
+        if seed is not None:
+            return seed
+        if len(self._times) < _STARTUP:
+            return self._unseen(rng)
+        drawn = self._draw(rng) if self._told % _DRAWN_EVERY == 0 else None
+        return drawn if drawn is not None else self._near_best(rng)
+
+    def _draw(self, rng: random.Random) -> int | None:
+        """A new point that TPE draws; None where it drew none."""
+        _quiet()
+        # A new study each time: a sampler reads a study's trials once and is not told of those that are added later.
+        memory = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+        memory.add_trials(self._taught)
+        sampler = optuna.samplers.TPESampler(seed=rng.getrandbits(32), n_startup_trials=1, constant_liar=False)
+        asked = create_trial(state=TrialState.RUNNING)
+        for _ in range(_DRAWS):
+            params = sampler.sample_relative(memory, asked, self._distributions)
+            index = self._space.index_of(_point(self._space, params))
+            if index is not None and index not in self._seen:
+                return index
+        return None
+
+    def _near_best(self, rng: random.Random) -> int:
+        """A new neighbour of the best point, or any new point where all are known."""
+        best = min(self._times, key=lambda index: (self._times[index], index))
+        around = map(self._space.index, self._space.neighbours(self._space.at(best)))
+        new = [index for index in around if index is not None and index not in self._seen]
+        return rng.choice(new) if new else self._unseen(rng)
+
+    def _unseen(self, rng: random.Random) -> int:
+        size = len(self._space)
+        if 2 * len(self._seen) < size:
+            while (index := rng.randrange(size)) in self._seen:
+                pass
+            return index
+        return rng.choice([index for index in range(size) if index not in self._seen])
+
+
+def _distributions(space: Space) -> dict[str, BaseDistribution]:
+    """What TPE draws: the place among the values of each axis that is open; ordered for counts."""
+    found: dict[str, BaseDistribution] = {}
+    for name, values in space.live.items():
+        last = len(values) - 1
+        if last > 0:
+            ordered = name in space.ordered
+            found[name] = IntDistribution(0, last) if ordered else CategoricalDistribution(range(last + 1))
+    return found
+
+
+def _params(space: Space, point: Mapping[str, Value]) -> dict[str, int]:
+    return {name: values.index(point[name]) for name, values in space.live.items() if len(values) > 1}
+
+
+def _point(space: Space, params: Mapping[str, int]) -> dict[str, Value]:
+    return {name: values[params.get(name, 0)] for name, values in space.live.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sweep.
+
+Trial = Callable[[KernelConfig], Record]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is, after a record.
+
+    Attributes:
+        tried: points of the space that are known, from earlier runs and other processes too.
+        wanted: how many of them the sweep is to know; the whole space where no number was asked for.
+        new: candidates of this run.
+        best: the fastest record so far; None without a time that counts.
+        seconds: since this run began.
+    """
+
+    tried: int
+    wanted: int
+    new: int
+    best: Record | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep ended with.
+
+    Attributes:
+        records: all of the study, in the order in which they were kept.
+        new: candidates of this run.
+        stopped: ``trials``, ``budget`` or ``exhausted``.
+        seconds: that this run took.
+    """
+
+    records: tuple[Record, ...]
+    new: int
+    stopped: str
+    seconds: float
+
+
+def sweep(
+    space: Space,
+    trial: Trial,
+    study: Study,
+    *,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    exhaustive: bool = False,
+    on_record: Callable[[Record, Progress], None] | None = None,
+    seed: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> SweepResult:
+    """Try points of ``space`` until so many are known, the time is over, or none is left.
+
+    Points that the study knows are not tried again and count. Each record is kept as soon as it is known; whatever
+    ends the sweep, an interrupt or an error of ``trial``, the records before it are kept.
+
+    Args:
+        space: where to search.
+        trial: what tries one point.
+        study: where records are kept.
+        trials: points of the space to know in the end, this run's and earlier ones; None for all.
+        budget_s: seconds after which no new point is begun; None for no limit.
+        exhaustive: every point, in the order of the space.
+        on_record: told of each new record.
+        seed: of the random draws.
+        clock: seconds, from any origin.
+
+    Raises:
+        RequestError: the space holds nothing that can be tried.
+        WmmagenError: whatever ``trial`` raises that is no fault of a kernel; a fault is recorded.
+    """
+    space.demand()
+    start = clock()
+    wanted = len(space) if trials is None else min(trials, len(space))
+    proposer = Proposer(space, seed=seed, exhaustive=exhaustive)
+    records: list[Record] = []
+    _refresh(study, records, proposer)
+    new = 0
+    while not (stopped := _ended(proposer, wanted, len(space), budget_s is not None and clock() - start >= budget_s)):
+        config = proposer.propose()
+        assert config is not None
+        record = _outcome(trial, config, study.about)
+        _keep(study, record)
+        new += 1
+        arrived = _refresh(study, records, proposer)
+        if sum(other.name == record.name for other in arrived) > 1:
+            # Another process goes the same way a little ahead; one of the two has to leave it.
+            proposer.diverge(os.getpid())
+        if on_record is not None:
+            choice = choose.choose(records)
+            on_record(record, Progress(proposer.tried, wanted, new, choice.best if choice else None, clock() - start))
+    return SweepResult(tuple(records), new, stopped, clock() - start)
+
+
+def _refresh(study: Study, records: list[Record], proposer: Proposer) -> list[Record]:
+    """Learn of the records that were kept since, by any process; add them to ``records`` and return them."""
+    arrived = study.records()[len(records) :]
+    records.extend(arrived)
+    for record in arrived:
+        proposer.tell(record)
+    return arrived
+
+
+def _ended(proposer: Proposer, wanted: int, size: int, late: bool) -> str:
+    """Why no further point is to be tried; empty where one is."""
+    if proposer.tried >= size:
+        return "exhausted"
+    if proposer.tried >= wanted:
+        return "trials"
+    return "budget" if late else ""
+
+
+def _outcome(trial: Trial, config: KernelConfig, about: About) -> Record:
+    try:
+        return trial(config)
+    except Fault as fault:
+        return Record(name_of(config), about.arch, about.problem, Outcome(fault.outcome), detail=fault.message)
+
+
+def _keep(study: Study, record: Record) -> None:
+    """Keep a finished record, also where an interrupt arrives meanwhile."""
+    try:
+        study.add(record)
+    except KeyboardInterrupt:
+        # The transaction is either whole or undone; only the study knows which.
+        if record not in study.records():
+            study.add(record)
+        raise
