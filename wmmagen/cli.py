@@ -209,7 +209,7 @@ def sweep(
     fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every candidate shares.")] = "",
     backend: BackendKind = "auto",
     storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="The study's storage [sqlite:///sweeps/<study>.db].")
+        str | None, typer.Option("--storage", metavar="URL", help="The study's file or storage URL [sweeps/<study>.db].")
     ] = None,
     study: Annotated[str | None, typer.Option("--study", help="The study's name [architecture, types, size].")] = None,
     generated: Annotated[Path, typer.Option("--generated", help="The winner goes below this folder.")] = Path(
@@ -255,10 +255,9 @@ def sweep(
 def emit(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder; made where it is missing.")],
     text: Annotated[str | None, typer.Argument(metavar="CONFIG", help="As for render; or --best.")] = None,
-    best: Annotated[str | None, typer.Option("--best", metavar="STUDY", help="The winner of this study.")] = None,
+    best: Annotated[str | None, typer.Option("--best", metavar="STUDY", help="The winner of this study: name, file or URL.")] = None,
     arch: ArchName = None,
     symbol: Annotated[str | None, typer.Option("--symbol", help="The exported function [the kernel's name].")] = None,
-    storage: Annotated[str | None, typer.Option("--storage", metavar="URL", help="Where the study is kept.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -269,7 +268,7 @@ def emit(
     if (text is None) == (best is None):
         raise RequestError("emit takes a CONFIG or --best STUDY, one of them", "wmmagen emit --best STUDY --to DIR")
     if best is not None:
-        kernel, of_study, _ = job.best_of(best, storage)
+        kernel, of_study = job.best_of(best)
         target = _arch(arch) if arch is not None else of_study
         defaults.demand(kernel, target)
     else:

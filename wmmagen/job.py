@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wmmagen import arch as archs
 from wmmagen import choose, emit, tune
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
@@ -37,7 +37,7 @@ class Request:
         trials: how many candidates in all, those of earlier runs of the study included; None for no limit.
         exhaustive: every legal point, in the space's order.
         budget_s: seconds after which no further candidate is begun; None for no limit.
-        storage: the storage's URL; None for ``sweeps/<study>.db``.
+        storage: the storage's URL or file; None for ``sweeps/<study>.db``.
         study: the study's name; None for one made of architecture, types and size.
         generated: the folder below which the winner's file is written.
     """
@@ -74,7 +74,7 @@ class Result:
         place: where candidates ran.
         problem: what was timed.
         records: every candidate of the study, those of earlier runs included.
-        done: candidates of this run.
+        new: candidates of this run.
         choice: the best right and ranked one with its runner-up; None where none may be called best.
         leading: the leading candidates where none may be called best.
         file: the winner's file.
@@ -85,7 +85,7 @@ class Result:
     place: Place
     problem: Problem
     records: tuple[Record, ...]
-    done: int
+    new: int
     choice: Choice | None
     leading: tuple[Record, ...]
     file: Path | None
@@ -119,6 +119,7 @@ class Result:
             else {"name": best.name, "median_us": best.timing.median_us, "file": str(self.file)},
             "leading": [record.name for record in self.leading],
             "trials": len(self.records),
+            "new": self.new,
             "seconds": round(self.seconds, 3),
         }
 
@@ -130,66 +131,60 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
     """Run the study that ``request`` describes, going on where an earlier run of it stopped.
 
     Raises:
-        StudyError: the study exists and was made for something else, or the request leaves no legal variant.
+        RequestError: the request leaves no legal variant.
+        StudyError: the study exists and was made for something else.
         MissingPiece: no compiler here.
         KeyboardInterrupt: everything finished so far is kept.
     """
-    begin = time.monotonic()
     space = Space(request.operation, request.arch, request.fixed, problem=request.problem)
-    if not len(space):
-        raise StudyError(
-            f"no legal variant for {request.problem} on {request.arch}" + _why_empty(space),
-            "another --problem (multiples of 64 suit most tiles), or fewer --fix keys",
-        )
-    with tune.open_study(
+    space.demand()
+    study = tune.open_study(
         request.study_name,
         request.storage,
         arch=request.arch,
         operation=request.operation,
-        problem=request.problem,
+        problem=str(request.problem),
         fixed=request.fixed,
-    ) as study:
-        done = tune.sweep(
-            space,
-            lambda config: try_out(config, request.arch, request.problem, place.backend, request.protocol),
-            study,
-            trials=request.trials,
-            budget_s=request.budget_s,
-            exhaustive=request.exhaustive,
-            on_record=on_record,
-        ).done
-        records = tuple(study.records())
-    return _conclude(request, place, records, done, time.monotonic() - begin)
+    )
+    done = tune.sweep(
+        space,
+        lambda config: try_out(config, request.arch, request.problem, place.backend, request.protocol),
+        study,
+        trials=request.trials,
+        budget_s=request.budget_s,
+        exhaustive=request.exhaustive,
+        on_record=on_record,
+    )
+    return _conclude(request, place, done)
 
 
-def _why_empty(space: Space) -> str:
-    worst = sorted(space.removed.items(), key=lambda item: -item[1])[:3]
-    return "".join(f"; {rule} removes {count} of {space.raw} points" for rule, count in worst if count)
-
-
-def _conclude(request: Request, place: Place, records: Sequence[Record], done: int, seconds: float) -> Result:
-    choice = choose.choose(records)
+def _conclude(request: Request, place: Place, done: tune.SweepResult) -> Result:
+    choice = choose.choose(done.records)
     file = None
     if choice is not None:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
         emit.write(file, render(parse(choice.best.name), request.arch).text)
-    leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
-    return Result(request.study_name, place, request.problem, tuple(records), done, choice, leading, file, seconds)
+    leading = () if choice else tuple(choose.leading(done.records, request.arch)[:LEADING])
+    return Result(request.study_name, place, request.problem, done.records, done.new, choice, leading, file, done.seconds)
 
 
-def best_of(study: str, storage: str | None) -> tuple[KernelConfig, Arch, Record]:
-    """The winner of a study, for ``emit --best``.
+def best_of(study: str) -> tuple[KernelConfig, Arch]:
+    """The winner of a study and its architecture, for ``emit --best``.
+
+    Args:
+        study: its name below ``sweeps/``, its file, or its storage's URL.
 
     Raises:
         StudyError: no such study, or none of its candidates may be called best.
     """
-    from wmmagen.arch import find
-
-    with tune.find_study(study, storage) as found:
-        records = list(found.records())
+    found = tune.find_study(study)
+    arch = archs.find(found.about.arch)
+    records = found.records()
     choice = choose.choose(records)
     if choice is None:
-        leading = [r.name for r in choose.leading(records, find(records[0].arch))[:1]] if records else []
-        hint = f"`wmmagen emit {leading[0]} …` emits its leading candidate, unverified" if leading else "sweep first"
-        raise StudyError(f"study {study!r} has no candidate that was verified and timed on its own architecture", hint)
-    return parse(choice.best.name), find(choice.best.arch), choice.best
+        leading = choose.leading(records, arch)
+        fix = "sweep first"
+        if leading:
+            fix = f"`wmmagen emit {leading[0].name} --arch {arch} --to DIR` emits its leading candidate, which no time ranks"
+        raise StudyError(f"study {found.name} holds no candidate that was verified and timed on its own architecture", fix)
+    return parse(choice.best.name), arch

@@ -162,7 +162,7 @@ class LiveLine:
             self._status.stop()
 
     def __call__(self, record: Record, progress: Progress) -> None:
-        text = f"[{progress.number}/{progress.total or '?'}] {record.outcome:<10} {self._best(progress)}"
+        text = f"[{progress.tried}/{progress.wanted}] {record.outcome:<10} {self._best(progress)}"
         if self._status is not None:
             self._status.update(escape(text))
         else:

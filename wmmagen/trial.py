@@ -226,6 +226,7 @@ def try_out(
     Args:
         problem: what is timed; the small hostile problems are checked beside it.
         backend: where it runs; None compiles only.
+        protocol: how it is timed; None does not time it.
 
     Raises:
         MissingPiece: there is no compiler here, or the backend is gone for good.
@@ -244,17 +245,17 @@ def try_out(
     if backend is None:
         return story.ends(Outcome.UNVERIFIED)
     try:
-        return _run_story(story, binary, backend, protocol or TimingProtocol())
+        return _run_story(story, binary, backend, protocol)
     except Fault as fault:
         return story.ends(Outcome(fault.outcome), fault.message)
 
 
-def _run_story(story: _Story, binary: Binary, backend: Backend, protocol: TimingProtocol) -> Record:
+def _run_story(story: _Story, binary: Binary, backend: Backend, protocol: TimingProtocol | None) -> Record:
     config, problem = story.config, story.problem
     story.runs = validate(config, binary, backend, [*validation_problems(config), problem])
     if not story.runs[-1].exact:
         return story.ends(Outcome.WRONG, story.runs[-1].mismatch)
-    if not backend.clocked:
+    if protocol is None or not backend.clocked:
         return story.ends(Outcome.OK)
     timing = time_it(config, binary, backend, problem, protocol)
     # A kernel that is right once and wrong after a thousand launches is wrong.

@@ -173,7 +173,6 @@ def test_occupancy(sm: int, threads: int, registers: int, shared: int, blocks: i
     assert occupancy(ARCHS[sm], threads, registers, shared) == blocks
 
 
-@pytest.mark.xfail(strict=True, reason="occupancy divides by the rounded number of warps, the header by the real one")
 @pytest.mark.parametrize(("sm", "threads", "registers", "shared", "blocks"), OCCUPANCY_OF_ODD_WARPS)
 def test_occupancy_of_blocks_that_do_not_fill_every_scheduler(
     sm: int, threads: int, registers: int, shared: int, blocks: int

@@ -1,0 +1,367 @@
+"""The command line's contract: exit statuses, the documents of --json, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes import NumpyBackend
+from wmmagen import cli, trial
+from wmmagen.arch import ARCHS, Arch
+from wmmagen.backends import pick
+from wmmagen.backends.pick import Place
+from wmmagen.config import parse
+from wmmagen.errors import CrashFault, MissingPiece
+
+Answer = tuple[int, dict[str, Any], str]
+SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,k_steps=2,copy=ld"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: object) -> object:
+        raise MissingPiece("there is no GPU in this test", "another test")
+
+    monkeypatch.setattr(pick, "_best_gpu", none)
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Run a command with --json: its status, its document, and what it said beside."""
+
+    def run(*arguments: str) -> Answer:
+        status = cli.run([*arguments, "--json"])
+        captured = capsys.readouterr()
+        return status, json.loads(captured.out), captured.err
+
+    return run
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NumpyBackend]:
+    """Put a card of NumPy into this machine."""
+
+    def put(**more: Any) -> NumpyBackend:
+        backend = NumpyBackend(**more)
+        monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(backend, arch))
+        return backend
+
+    return put
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# check
+
+
+def test_pad_4_is_refused_with_everything_one_needs(ask: Callable[..., Answer]) -> None:
+    status, document, _ = ask("check", "inst=16x16x16,pad_a=4", "--arch", "sm_75")
+    assert status == 2
+    assert document["legal"] is False
+    (violation,) = document["violations"]
+    assert set(violation) == {"id", "rule", "message", "fix", "source"}
+    assert violation["id"] == "L201"
+    assert "36" in violation["message"]
+    assert "pad_a=0 or 8" in violation["fix"]
+    assert "Programming Guide" in violation["source"]
+
+
+def test_pad_8_is_legal_by_the_guide_and_illegal_by_the_strict_reading(ask: Callable[..., Answer]) -> None:
+    assert ask("check", "pad_a=8", "--arch", "sm_75")[:2] == (0, ask("check", "pad_a=8", "--arch", "sm_75")[1])
+    assert ask("check", "pad_a=8", "--arch", "sm_75")[1]["legal"] is True
+    status, document, _ = ask("check", "pad_a=8", "--arch", "sm_75", "--strict-isa")
+    assert status == 2
+    assert [v["id"] for v in document["violations"]] == ["L211"]
+
+
+def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
+    status, document, _ = ask("check", "", "--arch", "sm_75", "--problem", "100x128x32")
+    assert status == 2
+    assert [v["id"] for v in document["violations"]] == ["N801"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "hint"),
+    [
+        (["check", "pda_a=8", "--arch", "sm_75"], "config", "pad_a"),
+        (["check", "copy=cpasinc", "--arch", "sm_80"], "config", "cpasync"),
+        (["check", "pad_a", "--arch", "sm_75"], "config", "inst=16x16x16"),
+        (["check", "", "--arch", "sm_76"], "config", "sm_75"),
+        (["check", "", "--arch", "sm_88"], "config", "sm_75"),
+        (["check", "", "--arch", "sm_75", "--problem", "big"], "config", "2048"),
+        (["check", "a=bf16", "--arch", "sm_80"], "not-generated-yet", "made today"),
+        (["render", "pad_a=4", "--arch", "sm_75"], "illegal", "pad_a=0 or 8"),
+        (["check", "missing.toml", "--arch", "sm_75"], "config", "TOML"),
+        (["emit", "--best", "no_such_study", "--to", "out"], "study", "sweep"),
+        (["emit", "--to", "out"], "request", "--best"),
+        (["emit", "", "--to", "out", "--symbol", "return", "--arch", "sm_75"], "config", "letter"),
+        (["sweep", "--exhaustive", "--trials", "3", "--arch", "sm_75"], "request", "one of them"),
+        (["sweep", "--arch", "sm_75", "--problem", "100"], "request", "fix"),
+        (["sweep", "--arch", "sm_75", "--backend", "tpu"], "config", "auto"),
+        (["nonsense"], "usage", "--help"),
+        (["check"], "usage", "--help"),
+        (["check", "", "--no-such-option"], "usage", "--help"),
+    ],
+)
+def test_bad_requests_end_with_2_and_leave_nothing(
+    ask: Callable[..., Answer], arguments: list[str], kind: str, hint: str
+) -> None:
+    status, document, _ = ask(*arguments)
+    assert status == 2
+    assert set(document) == {"error"}
+    assert document["error"]["kind"] == kind
+    assert hint in document["error"]["message"] + document["error"]["fix"]
+    assert list(Path().iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# render, compile, validate, emit
+
+
+def test_render_prints_the_source(ask: Callable[..., Answer], capsys: pytest.CaptureFixture[str]) -> None:
+    status, document, _ = ask("render", "", "--arch", "sm_75")
+    assert status == 0
+    assert set(document) >= {"name", "source"}
+    assert cli.run(["render", document["name"], "--arch", "sm_75"]) == 0
+    assert capsys.readouterr().out == document["source"]
+
+
+def test_compile_reports_the_compilers_facts(ask: Callable[..., Answer]) -> None:
+    status, document, _ = ask("compile", "", "--arch", "sm_80")
+    assert status == 0
+    assert {
+        "name", "arch", "registers", "spill_bytes", "shared_bytes", "threads", "occupancy", "lint", "compile_seconds",
+    } <= set(document)  # fmt: skip
+    assert document["threads"] == 128
+    assert document["shared_bytes"] == 56832
+    assert document["tensor_instructions"] == 32
+
+
+def test_validate_without_a_gpu_lacks_a_piece(ask: Callable[..., Answer], no_gpu: None) -> None:
+    for backend in ("auto", "gpu"):
+        status, document, _ = ask("validate", "", "--arch", "sm_75", "--backend", backend)
+        assert status == 3
+        assert document["error"]["kind"] == "missing"
+
+
+def test_validate_says_exact(ask: Callable[..., Answer], card: Callable[..., NumpyBackend]) -> None:
+    card()
+    status, document, aside = ask("validate", "warps=1x1,frags=1x1", "--arch", "sm_75")
+    assert status == 0
+    assert document["exact"] is True
+    assert {"problem", "exact", "guaranteed", "first_mismatch", "findings"} <= set(document["runs"][0])
+    assert aside.startswith("backend gpu: ")
+
+
+def test_validate_says_wrong_with_1(ask: Callable[..., Answer], card: Callable[..., NumpyBackend]) -> None:
+    def spoil(name: str, d: np.ndarray) -> None:
+        d[3, 5] += 1
+
+    card(spoil=spoil)
+    status, document, _ = ask("validate", "warps=1x1,frags=1x1", "--arch", "sm_75")
+    assert status == 1
+    assert document["exact"] is False
+    assert "row 3" in document["runs"][-1]["first_mismatch"]
+
+
+def test_emit_writes_a_source_and_a_header(ask: Callable[..., Answer]) -> None:
+    status, document, _ = ask("emit", "acc=f16", "--arch", "sm_80", "--to", "out dir", "--symbol", "my_gemm")
+    assert status == 0
+    assert document["files"] == ["out dir/my_gemm.cu", "out dir/my_gemm.h"]
+    assert 'extern "C" wmmagen_status my_gemm(' in Path("out dir/my_gemm.cu").read_text()
+    assert sorted(p.name for p in Path("out dir").iterdir()) == ["my_gemm.cu", "my_gemm.h"]
+
+
+def test_emit_replaces_nothing_unasked(ask: Callable[..., Answer]) -> None:
+    command = ("emit", "", "--arch", "sm_75", "--to", "out", "--symbol", "g")
+    assert ask(*command)[0] == 0
+    assert ask(*command)[0] == 0  # the same bytes are no conflict
+    Path("out/g.h").write_text("mine")
+    Path("out/g.cu").unlink()
+    status, document, _ = ask(*command)
+    assert status == 2
+    assert "--overwrite" in document["error"]["fix"]
+    assert Path("out/g.h").read_text() == "mine"
+    assert not Path("out/g.cu").exists()
+    assert ask(*command, "--overwrite")[0] == 0
+    assert Path("out/g.h").read_text() != "mine"
+
+
+def test_a_toml_file_is_a_configuration(ask: Callable[..., Answer]) -> None:
+    Path("my kernel.toml").write_text('acc = "f16"\nk_steps = 1\n')
+    status, document, _ = ask("check", "my kernel.toml", "--arch", "sm_75")
+    assert status == 0
+    assert parse(document["name"]).k_steps == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sweep
+
+
+def test_a_sweep_without_a_gpu_calls_nothing_best(ask: Callable[..., Answer], no_gpu: None) -> None:
+    status, document, aside = ask(*SWEEP, "--trials", "4")
+    assert status == 0
+    assert document["backend"] == "none"
+    assert document["best"] is None
+    assert document["outcomes"]["unverified"] == 4
+    assert document["outcomes"]["ok"] == 0
+    assert document["leading"]
+    assert set(document) >= {"study", "arch", "backend", "problem", "outcomes", "best", "seconds"}
+    assert aside.startswith("backend none: ")
+    assert not Path("generated").exists()
+    status, document, _ = ask("emit", "--best", document["study"], "--to", "out")
+    assert status == 2
+    assert document["error"]["kind"] == "study"
+
+
+def test_a_sweep_with_a_card_ends_with_a_winner(ask: Callable[..., Answer], card: Callable[..., NumpyBackend]) -> None:
+    backend = card()
+    status, document, _ = ask(*SWEEP, "--trials", "5")
+    assert status == 0
+    assert document["outcomes"]["ok"] == 5
+    best = document["best"]
+    file = Path(best["file"])
+    assert file == Path("generated/sm_75") / f"{best['name']}.cu"
+    assert best["name"] in file.read_text()
+    ran = len(backend.runs_done)
+    status, again, _ = ask(*SWEEP, "--trials", "5")
+    assert (status, again["best"], again["new"]) == (0, best, 0)
+    assert len(backend.runs_done) == ran
+    status, further, _ = ask(*SWEEP, "--trials", "7")
+    assert (status, further["new"], further["trials"]) == (0, 2, 7)
+    status, emitted, _ = ask("emit", "--best", document["study"], "--to", "out")
+    assert status == 0
+    assert Path(emitted["files"][0]).stem == further["best"]["name"]
+
+
+def test_a_bad_kernel_costs_one_candidate(ask: Callable[..., Answer], card: Callable[..., NumpyBackend]) -> None:
+    victims: list[str] = []
+
+    def crash(name: str) -> CrashFault | None:
+        if len(victims) < 1 or name in victims:
+            victims.append(name)
+            return CrashFault("an illegal address")
+        return None
+
+    card(fault_of=crash)
+    status, document, _ = ask(*SWEEP, "--trials", "4")
+    assert status == 0
+    assert document["outcomes"]["crash"] == 1
+    assert document["outcomes"]["ok"] == 3
+    assert document["best"]["name"] not in victims[0]
+
+
+def test_a_sweep_in_which_all_are_wrong_ends_with_1(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend]
+) -> None:
+    def spoil(name: str, d: np.ndarray) -> None:
+        d[0, 0] += 1
+
+    card(spoil=spoil)
+    status, document, _ = ask(*SWEEP, "--trials", "2")
+    assert status == 1
+    assert document["outcomes"]["wrong"] == 2
+    assert document["best"] is None
+
+
+def test_a_foreign_card_validates_and_calls_nothing_best(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend]
+) -> None:
+    card(arch=ARCHS[90])
+    status, document, aside = ask(*SWEEP, "--trials", "2")
+    assert status == 0
+    assert document["outcomes"]["ok"] == 2
+    assert document["best"] is None
+    assert "foreign" in aside
+
+
+def test_an_interrupt_keeps_what_is_finished(
+    ask: Callable[..., Answer],
+    card: Callable[..., NumpyBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    backend = card()
+    asked = len(trial.validation_problems(parse(ask("check", "", "--arch", "sm_75")[1]["name"])))
+
+    def interrupt(name: str) -> None:
+        if len(backend.runs_done) > 2 * asked + 8:
+            raise KeyboardInterrupt
+
+    backend.fault_of = interrupt
+    assert cli.run([*SWEEP, "--trials", "9"]) == 130
+    said = capsys.readouterr().err
+    assert "Go on with" in said
+    backend.fault_of = lambda name: None
+    status, document, _ = ask(*SWEEP, "--trials", "9")
+    assert status == 0
+    assert document["trials"] == 9
+    assert 0 < document["new"] < 9
+
+
+def test_a_study_of_something_else_is_refused(ask: Callable[..., Answer], no_gpu: None) -> None:
+    assert ask(*SWEEP, "--trials", "1", "--study", "mine")[0] == 0
+    status, document, _ = ask("sweep", "--arch", "sm_80", "--trials", "1", "--study", "mine")
+    assert status == 2
+    assert document["error"]["kind"] == "study"
+
+
+def test_a_demanded_gpu_that_is_not_here_is_missing(ask: Callable[..., Answer], no_gpu: None) -> None:
+    status, document, _ = ask(*SWEEP, "--backend", "gpu")
+    assert status == 3
+    assert document["error"]["kind"] == "missing"
+    assert list(Path().iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the rest
+
+
+def test_doctor_finds_what_compiling_needs(ask: Callable[..., Answer]) -> None:
+    status, document, _ = ask("doctor")
+    assert status == 0
+    assert document["ok"] is True
+    assert all({"what", "state", "fix"} <= set(f) for f in document["findings"])
+
+
+def test_rules_lists_all(ask: Callable[..., Answer], capsys: pytest.CaptureFixture[str]) -> None:
+    status, document, _ = ask("rules")
+    assert status == 0
+    assert [r["id"] for r in document["rules"]] == [r.id for r in cli.rules.RULES]
+    assert cli.run(["rules"]) == 0
+    text = capsys.readouterr().out
+    assert all(r.id in text for r in cli.rules.RULES)
+
+
+def test_the_arch_defaults_to_the_oldest_without_a_gpu(
+    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default: Callable[[], Arch] = lambda: ARCHS[86]  # noqa: E731
+    monkeypatch.setattr(pick, "default_arch", default)
+    assert ask("check", "")[1]["arch"] == "sm_86"
+
+
+def test_as_a_process_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m wmmagen rules | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert "Traceback" not in done.stderr
+
+
+def test_checking_needs_neither_compiler_nor_optuna() -> None:
+    code = (
+        "import sys; from wmmagen import cli; status = cli.run(['check', '', '--arch', 'sm_75']);"
+        "assert not {'cuda', 'optuna', 'jinja2'} & set(sys.modules); sys.exit(status)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

@@ -1,0 +1,63 @@
+"""An installed wheel works without the repository: templates and documents travel in it."""
+
+from __future__ import annotations
+
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_what_it_needs(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    templates = {f"wmmagen/templates/{p.relative_to(ROOT / 'templates')}" for p in (ROOT / "templates").rglob("*.jinja")}
+    assert templates
+    assert templates <= held
+    assert "wmmagen/py.typed" in held
+    assert not any(name.startswith("tests/") for name in held)
+
+
+def test_a_fresh_environment_renders_and_compiles_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "an environment"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=120)
+    # The dependencies are those of the running environment; a path in a .pth file brings no editable install along.
+    (packages,) = (environment / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    script = environment / "bin" / "wmmagen"
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run([str(script), *arguments], cwd=empty, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout
+
+    where = subprocess.run(
+        [str(python), "-c", "import wmmagen; print(wmmagen.__file__)"],
+        cwd=empty, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert str(packages) in where
+    here = subprocess.run(
+        [sys.executable, "-m", "wmmagen", "render", "", "--arch", "sm_75"],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert run("render", "", "--arch", "sm_75") == here
+    assert "registers" in run("compile", "", "--arch", "sm_75")
+    assert list(empty.iterdir()) == []

@@ -1,0 +1,152 @@
+"""The table of who may import whom, enforced; a broken row prints the offending arrow."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "wmmagen"
+
+#: For each room, what it may import of this package (besides itself), and which third parties (besides numpy).
+#: A room named here may also import whatever the rooms that it may import are allowed to.
+TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "errors": ((), ()),
+    "dtypes": ((), ()),
+    "arch": (("errors",), ()),
+    "expr": ((), ()),
+    "instructions": (("dtypes", "arch"), ()),
+    "config": (("dtypes", "errors"), ()),
+    "derive": (("expr", "config", "arch", "instructions", "dtypes"), ()),
+    "rules": (("expr", "derive", "config", "arch", "instructions", "dtypes", "errors"), ()),
+    "coverage": (("config", "errors"), ()),
+    "defaults": (("rules", "coverage", "config", "arch", "instructions", "dtypes", "errors"), ()),
+    "render": (("rules", "derive", "coverage", "config", "arch"), ("jinja2",)),
+    "documents": (("rules", "config", "derive", "dtypes"), ()),
+    "nvrtc": (("arch", "errors"), ("cuda",)),
+    "doctor": (("nvrtc", "arch", "errors", "backends.gpu"), ()),
+    "layout": (("config", "dtypes", "errors"), ()),
+    "reference": (("layout", "config", "dtypes", "errors"), ()),
+    "verdict": (("reference", "layout", "dtypes"), ()),
+    "timing": (("errors",), ()),
+    "backends": (("arch", "nvrtc", "timing"), ()),
+    "backends.supervisor": (("errors",), ()),
+    "backends.worker": (("backends", "backends.card", "backends.supervisor", "errors", "timing"), ()),
+    "backends.card": (("backends", "errors", "timing"), ("cuda",)),
+    "backends.gpu": (
+        ("backends", "backends.supervisor", "backends.worker", "nvrtc", "arch", "errors", "timing"),
+        ("cuda",),
+    ),
+    "backends.pick": (("backends", "backends.gpu", "arch", "errors"), ()),
+    "records": (("timing",), ()),
+    "trial": (
+        (
+            "rules", "coverage", "derive", "render", "nvrtc", "layout", "reference", "verdict", "backends", "records",
+            "timing", "config", "arch", "errors",
+        ),
+        (),
+    ),
+    "space": (("rules", "coverage", "derive", "config", "arch", "instructions", "dtypes", "errors"), ()),
+    "seeds": (("space", "config", "arch", "dtypes", "defaults", "rules"), ()),
+    "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
+    "choose": (("records", "derive", "config", "arch"), ()),
+    "emit": (("render", "config", "arch", "errors"), ()),
+    "job": (
+        (
+            "space", "tune", "choose", "trial", "emit", "render", "records", "backends.pick", "timing", "config", "arch",
+            "errors",
+        ),
+        (),
+    ),
+    "show": (("job", "tune", "trial", "records", "rules", "doctor", "config"), ("rich",)),
+    "cli": (
+        (
+            "job", "show", "emit", "trial", "render", "documents", "doctor", "rules", "coverage", "defaults",
+            "backends.pick", "config", "arch", "errors",
+        ),
+        ("typer",),
+    ),
+    "__main__": (("cli",), ()),
+}  # fmt: skip
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(p for p in parts if p != "__init__") or "wmmagen"
+
+
+ROOMS = {room_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Absolute names of everything that a file imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def target(name: str) -> tuple[str, str]:
+    """What a name means: a room of this package, or a third party."""
+    parts = name.split(".")
+    if parts[0] != "wmmagen":
+        return "third", parts[0]
+    for end in range(len(parts), 1, -1):
+        room = ".".join(parts[1:end])
+        if room in ROOMS:
+            return "room", room
+    return "room", "wmmagen"
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert set(ROOMS) - {"wmmagen"} == set(TABLE)
+
+
+@pytest.mark.parametrize("room", sorted(TABLE))
+def test_a_room_imports_what_it_may(room: str) -> None:
+    import sys
+
+    rooms, third_parties = TABLE[room]
+    for name in sorted(imported_modules(ROOMS[room])):
+        kind, what = target(name)
+        if kind == "third":
+            allowed = what in third_parties or what in ("numpy", "__future__") or what in sys.stdlib_module_names
+        else:
+            allowed = what in rooms or what in (room, "wmmagen")
+        assert allowed, f"forbidden arrow: {room} -> {what} (imports {name})"
+
+
+def test_the_arrows_run_downward() -> None:
+    """No circles: the allowed arrows themselves form no loop, so neither do the real ones."""
+    order: list[str] = []
+
+    def visit(room: str, path: tuple[str, ...]) -> None:
+        assert room not in path, f"circle: {' -> '.join((*path, room))}"
+        if room not in order:
+            for below in TABLE[room][0]:
+                visit(below, (*path, room))
+            order.append(room)
+
+    for room in TABLE:
+        visit(room, ())
+
+
+@pytest.mark.parametrize(("party", "rooms"), [("jinja2", ["render"]), ("optuna", ["tune"]), ("typer", ["cli"])])
+def test_a_third_party_has_one_door(party: str, rooms: list[str]) -> None:
+    found = [room for room, path in ROOMS.items() if any(target(n) == ("third", party) for n in imported_modules(path))]
+    assert found == rooms
+
+
+def test_the_driver_has_its_doors_among_the_backends() -> None:
+    """The CUDA driver is reached from the GPU backend alone; NVRTC and nvJitLink need none."""
+    doors = [
+        room
+        for room, path in ROOMS.items()
+        if any(n.startswith(("cuda.core", "cuda.bindings.driver")) for n in imported_modules(path))
+    ]
+    assert doors == ["backends.card", "backends.gpu"]
