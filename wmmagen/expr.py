@@ -197,7 +197,19 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 def _constant(node: ast.expr, known: Env) -> ast.Constant:
     value = _value(node, known)
-    return ast.Constant(bool(value) if _is_truth(node, "") else int(value))
+    return ast.Constant(bool(value) if _stands_for_truth(node) else int(value))
+
+
+def _stands_for_truth(node: ast.expr) -> bool:
+    """The kind of a node of the subset; unlike its grammar, also of one in which a difference has become negative."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, bool)
+        case ast.Name(id=name):
+            return name == name.lower()
+        case ast.IfExp(body=body):
+            return _stands_for_truth(body)
+    return isinstance(node, (ast.Compare, ast.BoolOp, ast.UnaryOp))
 
 
 def _fold_parts(node: ast.expr, known: Env) -> ast.expr:

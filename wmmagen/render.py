@@ -131,8 +131,12 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "epilogue": str(config.operation.epilogue),
         },
         "headers": _headers(config),
-        "call_checks": _aligned([(code, text) for (_, code, text), late in zip(checks, of_addresses) if not late]),
-        "address_checks": _aligned([(code, text) for (_, code, text), late in zip(checks, of_addresses) if late]),
+        "call_checks": _aligned(
+            [(code, text) for (_, code, text), late in zip(checks, of_addresses, strict=True) if not late]
+        ),
+        "address_checks": _aligned(
+            [(code, text) for (_, code, text), late in zip(checks, of_addresses, strict=True) if late]
+        ),
     }
 
 
@@ -211,10 +215,14 @@ def _needed(config: KernelConfig, text: str, strict_isa: bool) -> dict[str, str]
 def _declare(right_sides: Mapping[str, str]) -> str:
     """Declarations in the order and the groups of the table."""
     groups = [
-        _aligned([(f"constexpr int {c.name} = {right_sides[c.name]};", c.meaning) for c in group if c.name in right_sides])
+        _aligned((_declaration(c.name, right_sides[c.name]), c.meaning) for c in group if c.name in right_sides)
         for group in (*derive.GROUPS, derive.COSTS)
     ]
     return "\n".join(filter(None, groups))
+
+
+def _declaration(name: str, right_side: str) -> str:
+    return f"constexpr int {name} = {right_side};"
 
 
 def _aligned(lines: Iterable[tuple[str, str]]) -> str:

@@ -246,7 +246,8 @@ def _arch_rules() -> Iterable[Rule]:
 for _groups in (_SHAPE_GROUPS, _ACCUMULATOR_GROUPS):
     if {t for types in _groups.values() for t in types} != set(_OPERANDS):
         raise ValueError("an operand type has no rule for its shapes or accumulators")
-if {t for types in _ARCH_GROUPS.values() for t in types} != {i.a.name for i in instructions.INSTRUCTIONS if i.min_sm > 75}:
+_LATER = {i.a.name for i in instructions.INSTRUCTIONS if i.min_sm > 75}
+if {t for types in _ARCH_GROUPS.values() for t in types} != _LATER:
     raise ValueError("an operand type has no rule for its first architecture")
 
 _SUBBYTE = _any("a", (name for name in _OPERANDS if ELEMENT_TYPES[name].experimental))
@@ -329,8 +330,8 @@ _LDM_STRICT_REASON = (
 def _staged_ldm(operand: str) -> Iterable[Rule]:
     o, low = operand, operand.lower()
     words = (
-        f"the leading dimension of the staged {o} is LDS_{o} = {o}_COLS {{{o}_COLS}} + pad_{low} {{PAD_{o}}} = {{LDS_{o}}} "
-        f"elements of {{A_BITS}} bits, "
+        f"the leading dimension of the staged {o} is LDS_{o} = {o}_COLS {{{o}_COLS}} + pad_{low} {{PAD_{o}}} = "
+        f"{{LDS_{o}}} elements of {{A_BITS}} bits, "
     )
     number = {"A": 1, "B": 2}[o]
     yield _rule(
@@ -428,9 +429,10 @@ _LEADING: tuple[Rule, ...] = (
 # more than 256 bits, so its reading adds nothing here.
 
 _POINTER_REASON = (
-    "load_matrix_sync and store_matrix_sync take a 256-bit aligned pointer, and that holds for every tile of the operand, "
-    "not for its first. Where a tile is 8 elements of 16 bits wide, every second one starts 16 bytes off. No test can see "
-    "it in global memory: the hardware accepts such an address there, and nothing promises that it goes on doing so."
+    "load_matrix_sync and store_matrix_sync take a 256-bit aligned pointer, and that holds for every tile of the "
+    "operand, not for its first. Where a tile is 8 elements of 16 bits wide, every second one starts 16 bytes off. No "
+    "test can see it in global memory: the hardware accepts such an address there, and nothing promises that it goes "
+    "on doing so."
 )
 
 
@@ -548,8 +550,8 @@ _RESOURCES: tuple[Rule, ...] = (
         message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements take {SHARED_BYTES} bytes of shared memory; "
         "a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
         fix="fewer stages, fewer k_steps, or a smaller block (warps, frags)",
-        reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file declares "
-        "no static memory.",
+        reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file "
+        "declares no static memory.",
         source=GUIDE_LIMITS,
         knobs=("stages", "k_steps"),
     ),
@@ -565,7 +567,8 @@ def _copy_rules(operand: str, number: int) -> Iterable[Rule]:
         f"{o}_COLS % VECTOR == 0",
         when="feed_shared",
         says=f"a row of {o}'s slice is a whole number of 16-byte vectors",
-        message=f"a row of {o}'s slice is {{{o}_COLS}} elements, which is no whole number of 16-byte vectors of {{VECTOR}}",
+        message=f"a row of {o}'s slice is {{{o}_COLS}} elements, which is no whole number of 16-byte vectors of "
+        "{VECTOR}",
         fix="more fragments or warps along that row, or more k_steps",
         reason="Every copy moves 16 bytes within one row.",
         source=TEMPLATE,
@@ -577,8 +580,8 @@ def _copy_rules(operand: str, number: int) -> Iterable[Rule]:
         f"{o}_ROWS * {o}_ROW_VECTORS % THREADS == 0",
         when="feed_shared",
         says=f"the threads share the vectors of {o}'s slice evenly",
-        message=f"a slice of {o} is {{{o}_ROWS}} rows of {{{o}_ROW_VECTORS}} 16-byte vectors, which {{THREADS}} threads "
-        "cannot share evenly",
+        message=f"a slice of {o} is {{{o}_ROWS}} rows of {{{o}_ROW_VECTORS}} 16-byte vectors, which {{THREADS}} "
+        "threads cannot share evenly",
         fix="more k_steps or frags, or fewer warps",
         reason="The copy loop is unrolled without a tail, so that no thread leaves it early.",
         source=TEMPLATE,
@@ -680,7 +683,8 @@ def _multiple(axis: str, number: int) -> Rule:
         f"{axis} % BLOCK_{axis} == 0",
         when="residue_exact",
         says=f"{axis} is a multiple of BLOCK_{axis}",
-        message=f"{axis} = {{{axis}}} is no multiple of BLOCK_{axis} = {{BLOCK_{axis}}}; residue=exact takes multiples only",
+        message=f"{axis} = {{{axis}}} is no multiple of BLOCK_{axis} = {{BLOCK_{axis}}}; "
+        "residue=exact takes multiples only",
         fix=f"pad {axis}, or a kernel with another block tile",
         reason="Such a kernel has no code for a part of a tile, which is what makes it fast.",
         source=CONTRACT,
@@ -772,9 +776,7 @@ def demand(
     if violations:
         where = (f" on {arch}" if arch else "") + (f" for {problem}" if problem else "")
         lines = "\n".join(str(v) for v in violations)
-        raise IllegalConfig(
-            f"{name_of(config)} is illegal{where}:\n{lines}", violations[0].fix, violations
-        )
+        raise IllegalConfig(f"{name_of(config)} is illegal{where}:\n{lines}", violations[0].fix, violations)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -821,4 +823,3 @@ def with_values(config: KernelConfig, **changes: Any) -> KernelConfig:
 def launch_rules(*, strict_isa: bool = False) -> tuple[Rule, ...]:
     """The rules that a launcher checks."""
     return tuple(r for r in RULES if r.scope is Scope.LAUNCH and (strict_isa or not r.strict))
-

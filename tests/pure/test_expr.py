@@ -199,6 +199,20 @@ def test_folding_keeps_the_meaning_and_drops_the_names(text: str, env: dict[str,
         assert left is bool(expr(env))
 
 
+@given(text=TRUTHS, env=ENVS, names=st.sets(st.sampled_from(NUMBERS + FLAGS)))
+def test_folding_in_two_steps_is_folding_at_once(text: str, env: dict[str, Any], names: set[str]) -> None:
+    expr = parse(text)
+    left = expr.fold({name: env[name] for name in names})
+    assert (left.fold(env) if isinstance(left, Expr) else left) is bool(expr(env))
+
+
+def test_folding_a_difference_that_is_negative() -> None:
+    left = parse("A - 9 < B if f else f").fold({"A": 1, "f": True})
+    assert isinstance(left, Expr) and left({"B": -8}) is False
+    assert parse("(A - 9) * 2 < 3 if f else f").fold({"A": 1, "f": True}) is True
+    assert parse("((A - 9) if f else (A - 8)) * 2").fold({"A": 1}).fold({"f": True}) == -16  # type: ignore[union-attr]
+
+
 def test_folding_a_number_gives_an_int() -> None:
     folded = parse("A * 2 if f else B").fold({"f": True, "A": 4})
     assert folded == 8 and type(folded) is int

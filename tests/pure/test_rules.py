@@ -388,6 +388,15 @@ def test_narrow_b_staged_in_rows_is_legal_for_one_tile_across(warps: str, frags:
         assert violations(f"inst=32x8x16,warps={warps},frags={frags},arrange_b=tiles") == []
 
 
+@pytest.mark.parametrize(("operand", "id", "across"), [("A", "P301", "M"), ("B", "P302", "N")])
+def test_each_way_of_an_operand_s_tiles_is_judged(operand: str, id: str, across: str) -> None:
+    known = derive.values(BASE)
+    assert BY_ID[id].kept(known)
+    for step in (f"{operand}_STEP_{across}", f"{operand}_STEP_K", f"{operand}_STAGE"):
+        assert not BY_ID[id].kept({**known, step: known[step] + 8})
+        assert BY_ID[id].kept({**known, step: known[step] + 16})
+
+
 @pytest.mark.parametrize("inst", ["32x16x8", "8x16x32", "16x16x8", "16x8x32", "32x32x16"])
 @pytest.mark.parametrize("a", ["f16", "bf16"])
 def test_shapes_in_another_order_are_refused_with_the_legal_ones(inst: str, a: str) -> None:
