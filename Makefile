@@ -13,7 +13,7 @@ sweep: $(STAMP)
 
 # Everything that this machine can check.
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

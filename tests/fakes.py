@@ -39,9 +39,7 @@ class NumpyBackend:
     def foreign(self, arch: Arch) -> bool:
         return arch.sm != self.arch.sm
 
-    def run(
-        self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0
-    ) -> list[Bytes]:
+    def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
         self._fail(launch)
         self.runs_done.append(launch.entry)
         back = [buffer.copy() for buffer in buffers]
@@ -57,7 +55,13 @@ class NumpyBackend:
         return back
 
     def time(
-        self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], protocol: TimingProtocol, *, limit_s: float = 60.0
+        self,
+        binary: Binary,
+        launch: Launch,
+        buffers: Sequence[Bytes],
+        protocol: TimingProtocol,
+        *,
+        limit_s: float = 60.0,
     ) -> Timing:
         self._fail(launch)
         # Any function of the name will do, as long as it is the same every time.

@@ -209,7 +209,8 @@ def sweep(
     fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every candidate shares.")] = "",
     backend: BackendKind = "auto",
     storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="The study's file or storage URL [sweeps/<study>.db].")
+        str | None,
+        typer.Option("--storage", metavar="URL", help="The study's file or storage URL [sweeps/<study>.db]."),
     ] = None,
     study: Annotated[str | None, typer.Option("--study", help="The study's name [architecture, types, size].")] = None,
     generated: Annotated[Path, typer.Option("--generated", help="The winner goes below this folder.")] = Path(
@@ -255,7 +256,9 @@ def sweep(
 def emit(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder; made where it is missing.")],
     text: Annotated[str | None, typer.Argument(metavar="CONFIG", help="As for render; or --best.")] = None,
-    best: Annotated[str | None, typer.Option("--best", metavar="STUDY", help="The winner of this study: name, file or URL.")] = None,
+    best: Annotated[
+        str | None, typer.Option("--best", metavar="STUDY", help="The winner of this study: name, file or URL.")
+    ] = None,
     arch: ArchName = None,
     symbol: Annotated[str | None, typer.Option("--symbol", help="The exported function [the kernel's name].")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,

@@ -88,13 +88,9 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("B_COLS", "BLOCK_N if b_row_major else BLOCK_K", "of so many elements"),
         _derived("LDS_A", "A_COLS + PAD_A", "leading dimension of A in shared memory"),
         _derived("LDS_B", "B_COLS + PAD_B", "and of B"),
-        _derived(
-            "A_STEP_M", "INST_M * LDS_A if a_row_major else INST_M", "from one staged tile of A to the next on M"
-        ),
+        _derived("A_STEP_M", "INST_M * LDS_A if a_row_major else INST_M", "from one staged tile of A to the next on M"),
         _derived("A_STEP_K", "INST_K if a_row_major else INST_K * LDS_A", "and on K"),
-        _derived(
-            "B_STEP_N", "INST_N if b_row_major else INST_N * LDS_B", "from one staged tile of B to the next on N"
-        ),
+        _derived("B_STEP_N", "INST_N if b_row_major else INST_N * LDS_B", "from one staged tile of B to the next on N"),
         _derived("B_STEP_K", "INST_K * LDS_B if b_row_major else INST_K", "and on K"),
         _derived("A_STAGE", "A_ROWS * LDS_A", "elements of A in one stage"),
         _derived("B_STAGE", "B_ROWS * LDS_B", "and of B"),

@@ -165,7 +165,9 @@ def _conclude(request: Request, place: Place, done: tune.SweepResult) -> Result:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
         emit.write(file, render(parse(choice.best.name), request.arch).text)
     leading = () if choice else tuple(choose.leading(done.records, request.arch)[:LEADING])
-    return Result(request.study_name, place, request.problem, done.records, done.new, choice, leading, file, done.seconds)
+    return Result(
+        request.study_name, place, request.problem, done.records, done.new, choice, leading, file, done.seconds
+    )
 
 
 def best_of(study: str) -> tuple[KernelConfig, Arch]:
@@ -185,6 +187,7 @@ def best_of(study: str) -> tuple[KernelConfig, Arch]:
         leading = choose.leading(records, arch)
         fix = "sweep first"
         if leading:
-            fix = f"`wmmagen emit {leading[0].name} --arch {arch} --to DIR` emits its leading candidate, which no time ranks"
-        raise StudyError(f"study {found.name} holds no candidate that was verified and timed on its own architecture", fix)
+            command = f"wmmagen emit {leading[0].name} --arch {arch} --to DIR"
+            fix = f"`{command}` emits its leading candidate, which no time ranks"
+        raise StudyError(f"study {found.name} holds no candidate verified and timed on its own architecture", fix)
     return parse(choice.best.name), arch

@@ -57,7 +57,7 @@ def summary(labelled: list[tuple[str, Record]], device: str, seconds: float) -> 
     lines += [f"{outcome}: {count}" for outcome, count in Counter(r.outcome.value for _, r in labelled).items()]
     lines.append(f"checked launches: {sum(r.runs for _, r in labelled)}")
     for label in dict.fromkeys(label for label, _ in labelled):
-        mine = [r for l, r in labelled if l == label]
+        mine = [r for its, r in labelled if its == label]
         right = sum(r.outcome is Outcome.OK for r in mine)
         lines.append(f"  {label:<36} {right} of {len(mine)} exact")
     return "\n".join(lines) + "\n"
@@ -82,7 +82,7 @@ def main() -> int:
             if record.outcome is not Outcome.OK:
                 print(f"{record.outcome}: {record.name}: {record.detail}", file=sys.stderr)
     text = summary(labelled, backend.device, time.monotonic() - begin)
-    stem = f"grid_{arch}_on_{backend.device.split('(')[-1].rstrip(')')}"
+    stem = f"grid_{arch}_on_{backend.device.split(' (')[0].replace(' ', '_')}"
     emit.write(asked.to / f"{stem}.jsonl", to_text(r for _, r in labelled))
     emit.write(asked.to / f"{stem}.txt", text)
     print(text, end="")

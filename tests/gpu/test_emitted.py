@@ -1,11 +1,10 @@
-"""Emitted files, built by nvcc alone and called through their launcher, give the exact result and keep their contract."""
+"""Emitted files, built by nvcc alone and called through their launcher: exact, and true to their contract."""
 
 from __future__ import annotations
 
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +62,10 @@ class Library:
 @pytest.fixture(scope="module", params=CONFIGS)
 def built(
     request: pytest.FixtureRequest, arch: Arch, nvcc: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[KernelConfig, Library]]:
+) -> tuple[KernelConfig, Library]:
     config = read_config(request.param, arch)
     demand(config, arch)
-    yield config, Library(config, arch, nvcc, tmp_path_factory.mktemp("emitted"))
+    return config, Library(config, arch, nvcc, tmp_path_factory.mktemp("emitted"))
 
 
 def call(library: Library, case: trial.Case, problem: Problem) -> tuple[int, Bytes]:

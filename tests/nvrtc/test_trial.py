@@ -161,5 +161,6 @@ def test_no_element_of_d_launches_nothing() -> None:
 def test_the_field_pattern_says_what_it_does_not_guarantee() -> None:
     config = read_config("acc=f16,warps=1x1,frags=1x1,k_steps=1", SM75)
     _, binary = trial.build(config, SM75)
-    run = trial.check_run(config, binary, NumpyBackend(), Problem.packed(config.operation, 16, 16, 352), pattern="field")
+    problem = Problem.packed(config.operation, 16, 16, 352)
+    run = trial.check_run(config, binary, NumpyBackend(), problem, pattern="field")
     assert not run.guaranteed

@@ -54,8 +54,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "emit": (("render", "config", "arch", "errors"), ()),
     "job": (
         (
-            "space", "tune", "choose", "trial", "emit", "render", "records", "backends.pick", "timing", "config", "arch",
-            "errors",
+            "space", "tune", "choose", "trial", "emit", "render", "records", "backends.pick", "timing", "config",
+            "arch", "errors",
         ),
         (),
     ),
