@@ -5,7 +5,7 @@ Of several records of one name the last counts, whatever became of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -39,12 +39,17 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list({record.name: record for record in records}.values())
 
 
-def ranking(records: Iterable[Record]) -> list[Record]:
-    """The records whose time may be compared, the fastest first."""
-    return sorted((r for r in latest(records) if r.ranks), key=lambda r: (_timing(r).median_us, r.name))
+def ranking(records: Sequence[Record]) -> list[Record]:
+    """The records whose time may be compared, the fastest first.
+
+    Times of two cards may not: where a study holds several, those of the card that was timed last count.
+    """
+    timed = [r for r in latest(records) if r.ranks]
+    card = next((r.device for r in reversed(list(records)) if r.ranks), "")
+    return sorted((r for r in timed if r.device == card), key=lambda r: (_timing(r).median_us, r.name))
 
 
-def choose(records: Iterable[Record]) -> Choice | None:
+def choose(records: Sequence[Record]) -> Choice | None:
     """The fastest of the records that rank; None where none does."""
     ranked = ranking(records)
     if not ranked:
@@ -76,9 +81,10 @@ def leading(records: Iterable[Record], arch: Arch) -> list[Record]:
     1. nothing is spilled; then the fewest bytes spilled;
     2. multiply-adds per byte that a warp reads to feed its tile;
     3. multiply-adds per byte that comes from global memory: per block where tiles are staged, per warp where not;
-    4. warps resident on a multiprocessor;
-    5. fed from shared memory;
-    6. the name.
+    4. the next slice is on its way while one is multiplied;
+    5. warps resident on a multiprocessor;
+    6. fed from shared memory;
+    7. the name.
 
     A record without facts comes after those with them.
     """
@@ -98,6 +104,7 @@ def _place(record: Record) -> tuple[Any, ...]:
         facts.spill_bytes if facts else 0,
         -warp,
         -(block if known["feed_shared"] else warp),
+        known["STAGES"] < 2,
         -resident,
         not known["feed_shared"],
         record.name,

@@ -50,8 +50,19 @@ def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
     return Problem.packed(kernel.operation, *config.read_size(size)) if size is not None else None
 
 
+class _ReaderGone(Exception):
+    """Standard output was closed by whoever read it. Not an OSError, which typer would turn into a status of its own."""
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except _ReaderGone:
+        raise _ReaderGone from None
+
+
 def _answer(document: dict[str, Any], text: str, as_json: bool) -> None:
-    print(json.dumps(document, indent=2) if as_json else text)
+    _say(json.dumps(document, indent=2) if as_json else text)
 
 
 def _aside(text: str) -> None:
@@ -176,7 +187,7 @@ def validate(
     if asked is not None:
         rules.demand(kernel, target, asked)
     place = pick.pick(backend, target)
-    (_aside if as_json else print)(place.first_line)
+    (_aside if as_json else _say)(place.first_line)
     with place:
         _, binary = trial.build(kernel, target)
         runs = trial.validate(
@@ -239,7 +250,7 @@ def sweep(
         generated=generated,
     )
     with pick.pick(backend, target) as place:
-        (_aside if as_json else print)(place.first_line)
+        (_aside if as_json else _say)(place.first_line)
         _aside(f"study {request.study_name}, problem {request.problem}")
         try:
             with show.LiveLine(request.problem) as live:
@@ -326,7 +337,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _aside("interrupted")
         return 130
-    except BrokenPipeError:
+    except _ReaderGone:
         # The reader has gone; what is still buffered must not be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

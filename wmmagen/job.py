@@ -73,7 +73,7 @@ class Result:
         study: its name.
         place: where candidates ran.
         problem: what was timed.
-        records: every candidate of the study, those of earlier runs included.
+        records: every candidate of the study, as what is known of it last; those of earlier runs included.
         new: candidates of this run.
         choice: the best right and ranked one with its runner-up; None where none may be called best.
         leading: the leading candidates where none may be called best.
@@ -153,6 +153,7 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
         trials=request.trials,
         budget_s=request.budget_s,
         exhaustive=request.exhaustive,
+        counts=place.settles,
         on_record=on_record,
     )
     return _conclude(request, place, done)
@@ -165,9 +166,8 @@ def _conclude(request: Request, place: Place, done: tune.SweepResult) -> Result:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
         emit.write(file, render(parse(choice.best.name), request.arch).text)
     leading = () if choice else tuple(choose.leading(done.records, request.arch)[:LEADING])
-    return Result(
-        request.study_name, place, request.problem, done.records, done.new, choice, leading, file, done.seconds
-    )
+    latest = tuple(choose.latest(done.records))
+    return Result(request.study_name, place, request.problem, latest, done.new, choice, leading, file, done.seconds)
 
 
 def best_of(study: str) -> tuple[KernelConfig, Arch]:

@@ -546,6 +546,7 @@ def sweep(
     trials: int | None = None,
     budget_s: float | None = None,
     exhaustive: bool = False,
+    counts: Callable[[Record], bool] = lambda record: True,
     on_record: Callable[[Record, Progress], None] | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
@@ -562,6 +563,7 @@ def sweep(
         trials: points of the space to know in the end, this run's and earlier ones; None for all.
         budget_s: seconds after which no new point is begun; None for no limit.
         exhaustive: every point, in the order of the space.
+        counts: whether an earlier record settles its point; where it does not, the point is open again.
         on_record: told of each new record.
         seed: of the random draws.
         clock: seconds, from any origin.
@@ -575,7 +577,7 @@ def sweep(
     wanted = len(space) if trials is None else min(trials, len(space))
     proposer = Proposer(space, seed=seed, exhaustive=exhaustive)
     records: list[Record] = []
-    _refresh(study, records, proposer)
+    _refresh(study, records, proposer, counts)
     new = 0
     while not (stopped := _ended(proposer, wanted, len(space), budget_s is not None and clock() - start >= budget_s)):
         config = proposer.propose()
@@ -583,7 +585,7 @@ def sweep(
         record = _outcome(trial, config, study.about)
         _keep(study, record)
         new += 1
-        arrived = _refresh(study, records, proposer)
+        arrived = _refresh(study, records, proposer, counts)
         if sum(other.name == record.name for other in arrived) > 1:
             # Another process goes the same way a little ahead; one of the two has to leave it.
             proposer.diverge(os.getpid())
@@ -593,11 +595,11 @@ def sweep(
     return SweepResult(tuple(records), new, stopped, clock() - start)
 
 
-def _refresh(study: Study, records: list[Record], proposer: Proposer) -> list[Record]:
+def _refresh(study: Study, records: list[Record], proposer: Proposer, counts: Callable[[Record], bool]) -> list[Record]:
     """Learn of the records that were kept since, by any process; add them to ``records`` and return them."""
     arrived = study.records()[len(records) :]
     records.extend(arrived)
-    for record in arrived:
+    for record in filter(counts, arrived):
         proposer.tell(record)
     return arrived
 

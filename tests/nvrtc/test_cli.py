@@ -286,6 +286,22 @@ def test_a_foreign_card_validates_and_calls_nothing_best(
     assert "foreign" in aside
 
 
+def test_a_study_begun_without_a_gpu_is_tried_again_on_one(
+    ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, compiled, _ = ask(*SWEEP, "--trials", "3")
+    assert (compiled["new"], compiled["best"]) == (3, None)
+    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(), arch))
+    _, timed, _ = ask(*SWEEP, "--trials", "3")
+    assert timed["new"] == 3
+    assert timed["outcomes"]["ok"] == 3
+    assert timed["outcomes"]["unverified"] == 0  # each candidate counts once, as what is known of it last
+    assert timed["best"] is not None
+    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(device="another card (sm_75)"), arch))
+    _, other, _ = ask(*SWEEP, "--trials", "1")
+    assert other["new"] == 1
+
+
 def test_an_interrupt_keeps_what_is_finished(
     ask: Callable[..., Answer],
     card: Callable[..., NumpyBackend],

@@ -38,7 +38,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("backends", "backends.supervisor", "backends.worker", "nvrtc", "arch", "errors", "timing"),
         ("cuda",),
     ),
-    "backends.pick": (("backends", "backends.gpu", "arch", "errors"), ()),
+    "backends.pick": (("backends", "backends.gpu", "records", "arch", "errors"), ()),
     "records": (("timing",), ()),
     "trial": (
         (

@@ -9,6 +9,7 @@ from typing import Self
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
 from wmmagen.errors import ConfigError, MissingPiece, RequestError
+from wmmagen.records import Outcome, Record
 
 KINDS = ("auto", "gpu", "cpu")
 #: The architecture that is meant where nobody names one and no GPU is here: the oldest that is supported.
@@ -41,6 +42,16 @@ class Place:
         if self.backend is None:
             raise MissingPiece(f"nothing here can run {self.arch} kernels: {self.why}", "a machine with a GPU")
         return self.backend
+
+    def settles(self, record: Record) -> bool:
+        """Whether ``record`` says what a trial here would say, so that its point need not be tried again.
+
+        Without a backend any record does. With one, what was only compiled is open, and a time or a verdict from
+        another card is that card's; what the compiler or a rule refused stays refused.
+        """
+        if self.backend is None or record.outcome in (Outcome.ILLEGAL, Outcome.COMPILE):
+            return True
+        return record.outcome is not Outcome.UNVERIFIED and record.device == self.backend.device
 
     @property
     def name(self) -> str:
