@@ -51,7 +51,7 @@ def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
 
 
 class _ReaderGone(Exception):
-    """Standard output was closed by whoever read it. Not an OSError, which typer would turn into a status of its own."""
+    """Whoever read standard output has gone. Not an OSError, which typer would turn into a status of its own."""
 
 
 def _say(text: str) -> None:

@@ -124,7 +124,7 @@ def main() -> int:
     found = complaints(list(result.records), saboteur.victims, rate, asked.at_least)
     planted = "\n".join(f"planted: {name}: {outcome}" for name, outcome in saboteur.victims.items())
     text = "\n".join([f"{device}, best {rate:.1f} TFLOP/s", planted, show.sweep_result(result), *found]) + "\n"
-    stem = f"{request.study_name}_sabotaged"
+    stem = f"{request.study_name}_on_{device.split(' (')[0].replace(' ', '_')}"
     emit.write(asked.to / f"{stem}.jsonl", to_text(result.records))
     emit.write(asked.to / f"{stem}.txt", text.replace(folder, "…"))
     print(text, end="")

@@ -267,3 +267,10 @@ def test_closing_ends_the_worker_and_is_idempotent(gpu: GpuBackend) -> None:
     other.close()
     assert other.worker_pid is None
     check_add(gpu)
+
+
+def test_a_second_compilation_beside_a_driver_knows_its_registers(gpu: GpuBackend) -> None:
+    """Where a driver is, NVRTC may keep what it compiled and then has no log; it is told not to."""
+    first, second = (nvrtc.compile_source(ADD, "add", gpu.arch) for _ in range(2))
+    assert first.registers > 0
+    assert (first.registers, first.cubin) == (second.registers, second.cubin)
