@@ -440,7 +440,8 @@ def _ptx_target(binary: Binary) -> int:
 
 def _link(lib: Any, binary: Binary, arch: Arch, compiler: str) -> tuple[bytes, str]:
     """Cubin and log of the PTX of ``binary``, linked alone."""
-    options = [f"-arch={arch}", "-verbose"]
+    # Like NVRTC, it keeps what it assembled where a driver is, from one process to the next, and then has no log.
+    options = [f"-arch={arch}", "-verbose", "-no-cache"]
     ptx = binary.ptx.encode()
     try:
         handle = lib.create(len(options), options)

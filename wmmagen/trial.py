@@ -246,6 +246,9 @@ def try_out(
         return story.ends(Outcome.UNVERIFIED)
     try:
         return _run_story(story, binary, backend, protocol)
+    except CompileError as error:
+        # A foreign kernel is assembled again on its way to the card.
+        return story.ends(Outcome.COMPILE, error.message)
     except Fault as fault:
         return story.ends(Outcome(fault.outcome), fault.message)
 

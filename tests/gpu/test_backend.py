@@ -274,3 +274,11 @@ def test_a_second_compilation_beside_a_driver_knows_its_registers(gpu: GpuBacken
     first, second = (nvrtc.compile_source(ADD, "add", gpu.arch) for _ in range(2))
     assert first.registers > 0
     assert (first.registers, first.cubin) == (second.registers, second.cubin)
+
+
+def test_a_second_assembly_beside_a_driver_knows_its_registers(gpu: GpuBackend) -> None:
+    """The same of nvJitLink, which keeps what it assembled from one process to the next."""
+    binary = nvrtc.compile_source(ADD, "add", ARCHS[75])
+    first, second = (nvrtc.assemble(binary, gpu.arch) for _ in range(2))
+    assert first.registers > 0
+    assert (first.registers, first.cubin) == (second.registers, second.cubin)

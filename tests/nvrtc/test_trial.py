@@ -129,6 +129,16 @@ def test_a_refused_source_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None
     assert story(NumpyBackend()).outcome is Outcome.COMPILE
 
 
+def test_a_card_that_cannot_assemble_it_is_an_outcome() -> None:
+    class Refuser(NumpyBackend):
+        def run(self, *arguments: object, **more: object) -> list[np.ndarray]:
+            raise CompileError("the linker refuses it")
+
+    record = story(Refuser(arch=ARCHS[90]))
+    assert (record.outcome, record.detail) == (Outcome.COMPILE, "the linker refuses it")
+    assert record.facts is not None
+
+
 def test_validation_covers_what_it_promises() -> None:
     for text in ("stages=1,copy=ld", "stages=2,copy=ld", "stages=4,copy=cpasync", "feed=global"):
         config = read_config(text, ARCHS[80])
