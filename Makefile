@@ -5,7 +5,7 @@ ARCH ?= sm_75
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test lint gpu-test clean
+.PHONY: sweep test lint gpu-test generated clean
 
 # The main job: legal variants, compiled, validated and timed where there is a GPU.
 sweep: $(STAMP)
@@ -23,6 +23,14 @@ lint: $(STAMP)
 # The tests that need a GPU; fails where there is none instead of skipping.
 gpu-test: $(STAMP)
 	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
+
+# Every committed kernel and document again, from its own name.
+generated: $(STAMP)
+	for file in generated/*/*.cu; do \
+	  $(BIN)/wmmagen render "$$(basename "$$file" .cu)" --arch "$$(basename "$$(dirname "$$file")")" > "$$file.new" \
+	  && mv "$$file.new" "$$file" || exit 1; \
+	done
+	$(BIN)/python -m wmmagen.documents
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

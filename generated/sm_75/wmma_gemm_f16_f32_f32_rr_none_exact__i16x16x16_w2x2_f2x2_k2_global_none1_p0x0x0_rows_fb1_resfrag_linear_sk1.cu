@@ -1,0 +1,192 @@
+// wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1
+//
+// D = A * B on tensor cores. A (M x K) and B (K x N) are half, row-major; D (M x N) is float, row-major.
+// Sums are float. M, N and K are multiples of 64, 64 and 32.
+//
+//   block     64 x 64 of D, 32 of K at a time
+//   threads   128: 2 x 2 warps, each 32 x 32 of D
+//   shared    0 bytes
+//   sums      32 registers of each thread
+//
+// Made by `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1 --arch sm_75`.
+// SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
+
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#endif
+
+namespace {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int A_BITS = 16;  // of an element of A or B
+constexpr int D_BITS = 32;  // of an element of D
+constexpr int INST_M = 16;  // one matrix instruction: rows of D
+constexpr int INST_N = 16;  // columns of D
+constexpr int INST_K = 16;  // and what it sums over
+constexpr int WARPS_M = 2;  // warps of a block, down
+constexpr int WARPS_N = 2;  // and across
+constexpr int FRAGS_M = 2;  // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 2;  // and across
+constexpr int K_STEPS = 2;  // instructions along K in one slice
+
+constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
+constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
+constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: rows
+constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
+constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
+constexpr int THREADS = WARPS_M * WARPS_N * 32;  // of a block
+constexpr int A_TILE_STEP = INST_K;              // from one tile of A to the next in a row
+constexpr int B_TILE_STEP = INST_N;              // from one tile of B to the next in a row
+constexpr int D_TILE_STEP = INST_N;              // from one tile of D to the next in a row
+
+// What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
+static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
+                  (INST_M == 32 && INST_N == 8 && INST_K == 16) ||
+                  (INST_M == 8 && INST_N == 32 && INST_K == 16),
+              "T101 instruction-shape: the instruction has a shape that the hardware has");
+static_assert(A_TILE_STEP * A_BITS % 256 == 0,
+              "P303 global-tiles-a: every instruction tile of A in global memory starts on 256 bits");
+static_assert(B_TILE_STEP * A_BITS % 256 == 0,
+              "P304 global-tiles-b: every instruction tile of B in global memory starts on 256 bits");
+static_assert(D_TILE_STEP * D_BITS % 256 == 0,
+              "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
+static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
+
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, half, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, half, wmma::row_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1_kernel(
+    const half* __restrict__ A, const half* __restrict__ B, float* __restrict__ D,
+    int N, int K, int lda, int ldb, int ldd) {
+  // 1. Place: which tile of D this block and this warp compute.
+  //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks_n = N / BLOCK_N;
+  const int block_row = block / blocks_n * BLOCK_M;
+  const int block_col = block % blocks_n * BLOCK_N;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_m = warp / WARPS_N;
+  const int warp_n = warp % WARPS_N;
+
+  // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
+  Accumulator acc[FRAGS_M][FRAGS_N];
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::fill_fragment(acc[i][j], 0.0f);
+    }
+  }
+
+  // 3. Operands: where this warp's first instruction tiles lie; both walk along K.
+  const half* a_tile = A + static_cast<long long>(block_row + warp_m * WARP_M) * lda;
+  const half* b_tile = B + block_col + warp_n * WARP_N;
+  const int slices = K / BLOCK_K;
+
+  // 4. Main loop: fragments straight from global memory. K_STEPS instructions deep, so that loads can run ahead.
+  for (int slice = 0; slice < slices; ++slice) {
+#pragma unroll
+    for (int k = 0; k < K_STEPS; ++k) {
+      FragmentA a[FRAGS_M];
+      FragmentB b[FRAGS_N];
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+        wmma::load_matrix_sync(a[i], a_tile + static_cast<long long>(i * INST_M) * lda + k * INST_K, lda);
+      }
+#pragma unroll
+      for (int j = 0; j < FRAGS_N; ++j) {
+        wmma::load_matrix_sync(b[j], b_tile + static_cast<long long>(k * INST_K) * ldb + j * INST_N, ldb);
+      }
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);
+        }
+      }
+    }
+    a_tile += BLOCK_K;
+    b_tile += static_cast<long long>(BLOCK_K) * ldb;
+  }
+
+  // 5. Epilogue: every warp stores its own tile; offsets that can pass 2^31 are 64 bits wide.
+  float* d_tile = D + static_cast<long long>(block_row + warp_m * WARP_M) * ldd + block_col + warp_n * WARP_N;
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::store_matrix_sync(d_tile + static_cast<long long>(i * INST_M) * ldd + j * INST_N, acc[i][j], ldd,
+                              wmma::mem_row_major);
+    }
+  }
+}
+
+#ifndef __CUDACC_RTC__
+
+#ifndef WMMAGEN_STATUS
+#define WMMAGEN_STATUS
+// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once.
+typedef enum wmmagen_status {
+  WMMAGEN_OK = 0,                     // launched, or nothing to do
+  WMMAGEN_BAD_SIZE = 1,               // negative, or no multiple of the block tile
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or no multiple of 16 bytes
+  WMMAGEN_BAD_POINTER = 3,            // null or misaligned
+  WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
+  WMMAGEN_NOT_LAUNCHED = 5            // the launch failed, for example because the device runs no code of this build
+} wmmagen_status;
+#endif
+
+namespace {
+
+constexpr int VECTOR = 128 / A_BITS;    // elements of A or B in 16 bytes
+constexpr int D_VECTOR = 128 / D_BITS;  // elements of D in 16 bytes
+
+}  // namespace
+
+// Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1(
+    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;                                      // N800 sizes are not negative
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;                                             // N801 M is a multiple of BLOCK_M
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;                                             // N802 N is a multiple of BLOCK_N
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;                                             // N803 K is a multiple of BLOCK_K
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;  // N804 the blocks fit into one grid
+  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                               // L221 lda is a multiple of 16 bytes
+  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                               // L222 ldb is a multiple of 16 bytes
+  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                             // L223 ldd is a multiple of 16 bytes
+  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L241 lda is at least the extent of a row of A
+  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L242 ldb is at least the extent of a row of B
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L243 ldd is at least the N columns of D
+
+  if (M == 0 || N == 0) return WMMAGEN_OK;  // D has no element
+
+  const std::size_t A_address = reinterpret_cast<std::size_t>(A);
+  const std::size_t B_address = reinterpret_cast<std::size_t>(B);
+  const std::size_t D_address = reinterpret_cast<std::size_t>(D);
+  if (A_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P323 A is aligned to 32 bytes
+  if (B_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P324 B is aligned to 32 bytes
+  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P325 D is aligned to 32 bytes
+  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;  // P326 a matrix that holds elements is not null
+
+  const auto kernel = wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1_kernel;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
+  launch.blockDim = dim3(THREADS);
+  launch.stream = stream;
+  const cudaError_t launched =
+      cudaLaunchKernelEx(&launch, kernel, static_cast<const half*>(A), static_cast<const half*>(B),
+                         static_cast<float*>(D), N, K, lda, ldb, ldd);
+  return launched == cudaSuccess ? WMMAGEN_OK : WMMAGEN_NOT_LAUNCHED;
+}
+
+#endif  // __CUDACC_RTC__
