@@ -150,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
   }
   const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
   const int slices = K / BLOCK_K;
+
   // A slice on its way waits in registers.
   int4 a_held[A_COPIES];
   int4 b_held[B_COPIES];
@@ -175,6 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
       *reinterpret_cast<int4*>(shared + B_BASE + stage * B_STAGE + b_to[i]) = b_held[i];
     }
   };
+
   // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
   // compiler that they are shared memory, and the fragment loads would become generic ones.
   const auto multiply_stage = [&](int stage) {

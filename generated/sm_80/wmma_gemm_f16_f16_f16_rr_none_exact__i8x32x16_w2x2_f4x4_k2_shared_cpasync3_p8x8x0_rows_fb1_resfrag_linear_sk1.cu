@@ -169,6 +169,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
   }
   const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
   const int slices = K / BLOCK_K;
+
+  // Starts the copies of the next slice into a stage.
   const auto copy_slice = [&](int stage) {
 #pragma unroll
     for (int i = 0; i < A_COPIES; ++i) {
@@ -181,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
       b_from[i] += b_slice;
     }
   };
+
   // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
   // compiler that they are shared memory, and the fragment loads would become generic ones.
   const auto multiply_stage = [&](int stage) {
