@@ -20,7 +20,7 @@ from wmmagen import arch as archs
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.config import KernelConfig, Problem
-from wmmagen.errors import RequestError, WmmagenError
+from wmmagen.errors import MissingPiece, RequestError, WmmagenError
 
 app = typer.Typer(
     name="wmmagen",
@@ -39,7 +39,8 @@ ArchName = Annotated[
 Size = Annotated[str | None, typer.Option("--problem", metavar="MxNxK", help="A problem size; one number is the cube.")]
 StrictIsa = Annotated[bool, typer.Option("--strict-isa", help="Also demand the alignment of the PTX ISA.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
-BackendKind = Annotated[str, typer.Option("--backend", help="auto, gpu or cpu.")]
+BackendKind = Annotated[str, typer.Option("--backend", help="auto or gpu.")]
+Symbol = Annotated[str | None, typer.Option("--symbol", help="The exported function [the kernel's name].")]
 
 
 def _arch(text: str | None) -> Arch:
@@ -50,6 +51,12 @@ def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
     return Problem.packed(kernel.operation, *config.read_size(size)) if size is not None else None
 
 
+#: The exit status of an interrupted command: 128 and the signal's number.
+INTERRUPTED = 130
+#: The command line at work, for messages that name it.
+_typed: list[str] = []
+
+
 class _ReaderGone(Exception):
     """Whoever read standard output has gone. Not an OSError, which typer would turn into a status of its own."""
 
@@ -57,8 +64,12 @@ class _ReaderGone(Exception):
 def _say(text: str) -> None:
     try:
         print(text, flush=True)
-    except _ReaderGone:
+    except BrokenPipeError:
         raise _ReaderGone from None
+    except OSError as error:
+        raise MissingPiece(
+            f"standard output cannot be written: {error.strerror}", "free some space, or write elsewhere"
+        ) from None
 
 
 def _answer(document: dict[str, Any], text: str, as_json: bool) -> None:
@@ -66,7 +77,9 @@ def _answer(document: dict[str, Any], text: str, as_json: bool) -> None:
 
 
 def _aside(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    """Say something beside the answer; control characters of a request are spelt out, not obeyed."""
+    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    print(shown, file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -83,28 +96,20 @@ def doctor(as_json: AsJson = False) -> int:
 
 @app.command("rules")
 def show_rules(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Only these rules.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show the rules, with reasons and sources."""
     from wmmagen import documents, show
 
-    listed = [
-        {
-            "id": r.id,
-            "rule": r.name,
-            "scope": r.scope.value,
-            "when": r.when.text if r.when else "",
-            "expression": r.expr.text,
-            "says": r.says,
-            "reason": r.reason,
-            "fix": r.fix,
-            "source": r.source,
-        }
-        for r in rules.RULES
-    ]
-    text = documents.rules_markdown() if markdown else show.rule_table(rules.RULES)
-    _answer({"rules": listed}, text.rstrip("\n"), as_json)
+    chosen = [rule for rule in rules.RULES if not ids or rule.id in ids]
+    if unknown := set(ids or ()) - {rule.id for rule in chosen}:
+        raise RequestError(f"no rule is called {' or '.join(sorted(unknown))}", "`wmmagen rules` shows all of them")
+    if markdown and ids:
+        raise RequestError("--markdown is the document of all rules", "leave the ids out")
+    text = documents.rules_markdown() if markdown else show.rule_table(chosen)
+    _answer({"rules": [rule.as_json() for rule in chosen]}, text.rstrip("\n"), as_json)
     return 0
 
 
@@ -131,13 +136,15 @@ def check(
 
 
 @app.command("render")
-def render_source(text: Config, arch: ArchName = None, strict_isa: StrictIsa = False, as_json: AsJson = False) -> int:
+def render_source(
+    text: Config, arch: ArchName = None, strict_isa: StrictIsa = False, symbol: Symbol = None, as_json: AsJson = False
+) -> int:
     """Print the .cu of a configuration."""
-    from wmmagen.render import render
+    from wmmagen import emit as emission
 
     target = _arch(arch)
     kernel = _legal(text, target, strict_isa)
-    source = render(kernel, target, strict_isa=strict_isa)
+    source = emission.source_of(kernel, target, strict_isa=strict_isa, symbol=symbol)
     _answer({"name": config.name(kernel), "arch": target.name, "source": source.text}, source.text[:-1], as_json)
     return 0
 
@@ -157,6 +164,7 @@ def compile_kernel(text: Config, arch: ArchName = None, strict_isa: StrictIsa = 
         "arch": target.name,
         "registers": facts.registers,
         "spill_bytes": facts.spill_bytes,
+        "stack_bytes": facts.stack_bytes,
         "shared_bytes": facts.shared_bytes,
         "threads": facts.threads,
         "occupancy": facts.occupancy,
@@ -215,7 +223,8 @@ def sweep(
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Every legal variant.")] = False,
     budget: Annotated[
-        float | None, typer.Option("--budget", min=0.0, metavar="SECONDS", help="Begin no candidate after this.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Begin no candidate after this; without --trials, as many as fit."),
     ] = None,
     fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every candidate shares.")] = "",
     backend: BackendKind = "auto",
@@ -235,10 +244,11 @@ def sweep(
     target = _arch(arch)
     if trials is not None and exhaustive:
         raise RequestError("--trials and --exhaustive contradict each other", "give one of them")
+    if budget is not None and not budget > 0:
+        raise RequestError(f"--budget {budget:g} leaves no time", "give the seconds that a sweep may take")
     fixed = config.read_pairs(fix)
-    kernel = _completed(fixed, target)
     request = job.Request(
-        operation=kernel.operation,
+        operation=defaults.complete(fixed, target).operation,
         arch=target,
         size=config.read_size(problem),
         fixed=fixed,
@@ -249,18 +259,19 @@ def sweep(
         study=study,
         generated=generated,
     )
+    job.check_name(request)
     with pick.pick(backend, target) as place:
         (_aside if as_json else _say)(place.first_line)
         _aside(f"study {request.study_name}, problem {request.problem}")
-        try:
-            with show.LiveLine(request.problem) as live:
-                result = job.sweep(request, place, live)
-        except KeyboardInterrupt:
-            again = shlex.join(["wmmagen", *sys.argv[1:]])
-            _aside(f"interrupted; everything finished is kept. Go on with:\n  {again}")
-            return 130
-    _answer(result.as_json(), show.sweep_result(result), as_json)
+        with show.LiveLine(request.problem) as live:
+            result = job.sweep(request, place, live)
+    _answer(result.as_json(), show.sweep_result(result, _again()), as_json)
     return result.exit_status
+
+
+def _again() -> str:
+    """The command line as it was typed."""
+    return shlex.join(["wmmagen", *_typed])
 
 
 @app.command()
@@ -271,7 +282,7 @@ def emit(
         str | None, typer.Option("--best", metavar="STUDY", help="The winner of this study: name, file or URL.")
     ] = None,
     arch: ArchName = None,
-    symbol: Annotated[str | None, typer.Option("--symbol", help="The exported function [the kernel's name].")] = None,
+    symbol: Symbol = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -300,32 +311,40 @@ def _legal(text: str, arch: Arch, strict_isa: bool) -> KernelConfig:
     return kernel
 
 
-def _completed(fixed: dict[str, Any], arch: Arch) -> KernelConfig:
-    """A legal configuration with the fixed keys: proof that the sweep has at least something to begin with."""
-    kernel = defaults.complete(fixed, arch)
-    defaults.demand(kernel, arch)
-    return kernel
-
-
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
 ) -> None:
     if version:
-        print(f"wmmagen {__version__}")
+        _say(f"wmmagen {__version__}")
         raise typer.Exit
 
 
 def _report(kind: str, message: str, fix: str, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"error": {"kind": kind, "message": message, "fix": fix}}, indent=2))
+        _say(json.dumps({"error": {"kind": kind, "message": message, "fix": fix}}, indent=2))
     else:
-        _aside(f"wmmagen: {message}" + (f"\n  {fix}" if fix else ""))
+        _aside(f"wmmagen: {message}" + (f"\n  {fix}" if fix and fix not in message else ""))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line and return its exit status."""
-    as_json = "--json" in arguments
+    _typed[:] = arguments
+    try:
+        return _carried_out(arguments, "--json" in arguments)
+    except _ReaderGone:
+        # What is still buffered must not be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MissingPiece as error:
+        # Standard output itself is broken; the error can be told beside it only.
+        _report(error.kind, error.message, error.fix, as_json=False)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return _interrupted()
+
+
+def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
     try:
         status = app(list(arguments), standalone_mode=False)
     except WmmagenError as error:
@@ -334,14 +353,21 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         _report("usage", error.format_message(), "wmmagen --help, or --help behind a command", as_json)
         return error.exit_code
+    except MemoryError:
+        _report("missing", "this needs more memory than there is", "a smaller --problem", as_json)
+        return MissingPiece.exit_status
     except (KeyboardInterrupt, typer.Abort):
-        _aside("interrupted")
-        return 130
-    except _ReaderGone:
-        # The reader has gone; what is still buffered must not be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        status = INTERRUPTED
+    if status == INTERRUPTED:  # typer itself may have turned the interrupt into its status
+        if as_json:
+            _report("interrupted", "everything finished is kept", _again(), as_json)
+        return _interrupted()
     return status if isinstance(status, int) else 0
+
+
+def _interrupted() -> int:
+    _aside(f"interrupted; everything finished is kept. The same command goes on:\n  {_again()}")
+    return INTERRUPTED
 
 
 def main() -> None:

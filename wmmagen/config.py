@@ -18,8 +18,10 @@ from typing import Any
 from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, ElementType
 from wmmagen.errors import ConfigError
 
-#: Counts and pads above these are slips of the keyboard; they also keep every derived number inside a C ``int``.
+#: Counts and pads above these are slips of the keyboard.
 MAX_COUNT = 64
+#: Accumulators beyond 16x16 fragments fill a warp's registers many times over, and compilers for minutes.
+MAX_FRAGS = 16
 MAX_PAD = 1024
 #: Sizes and leading dimensions are C ``int`` in the generated launchers.
 MAX_SIZE = 2**31 - 1
@@ -200,10 +202,10 @@ class Problem:
 
     @classmethod
     def packed(cls, operation: Operation, m: int, n: int, k: int, extra: int = 0) -> Problem:
-        """A problem whose leading dimensions are its extents plus ``extra`` elements (at least 1)."""
+        """A problem whose leading dimensions are its extents plus ``extra`` elements."""
         lda = (k if operation.a_row_major else m) + extra
         ldb = (n if operation.b_row_major else k) + extra
-        return cls(operation, m, n, k, max(lda, 1), max(ldb, 1), max(n + extra, 1))
+        return cls(operation, m, n, k, lda, ldb, n + extra)
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
@@ -242,12 +244,12 @@ def _read_int(low: int, high: int) -> Callable[[str, str], int]:
     return read
 
 
-def _read_extents(count: int) -> Callable[[str, str], tuple[int, ...]]:
+def _read_extents(count: int, most: int) -> Callable[[str, str], tuple[int, ...]]:
     example = "x".join(["16"] * count if count == 3 else ["2"] * count)
 
     def read(key: str, text: str) -> tuple[int, ...]:
         parts = text.split("x")
-        one = _read_int(1, MAX_COUNT if count == 2 else 1024)
+        one = _read_int(1, most)
         if len(parts) != count:
             raise ConfigError(f"{key}={text} is not {count} numbers joined by x", f"for example {key}={example}")
         return tuple(one(key, part) for part in parts)
@@ -256,13 +258,16 @@ def _read_extents(count: int) -> Callable[[str, str], tuple[int, ...]]:
 
 
 def _read_shape(key: str, text: str) -> Shape:
-    m, n, k = _read_extents(3)(key, text)
+    m, n, k = _read_extents(3, 1024)(key, text)
     return Shape(m, n, k)
 
 
-def _read_grid(key: str, text: str) -> Grid:
-    m, n = _read_extents(2)(key, text)
-    return Grid(m, n)
+def _read_grid(most: int) -> Callable[[str, str], Grid]:
+    def read(key: str, text: str) -> Grid:
+        m, n = _read_extents(2, most)(key, text)
+        return Grid(m, n)
+
+    return read
 
 
 def _unknown_value(key: str, text: str, known: list[str]) -> ConfigError:
@@ -280,8 +285,8 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "epilogue": _enum_reader(Epilogue),
     "residue": _enum_reader(Residue),
     "inst": _read_shape,
-    "warps": _read_grid,
-    "frags": _read_grid,
+    "warps": _read_grid(MAX_COUNT),
+    "frags": _read_grid(MAX_FRAGS),
     "k_steps": _read_int(1, MAX_COUNT),
     "feed": _enum_reader(Feed),
     "copy": _enum_reader(Copy),

@@ -7,15 +7,17 @@ for the keys that were given and the architecture. So ``inst=8x32x16`` alone is 
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wmmagen import coverage, instructions, rules
+from wmmagen import coverage, derive, instructions, rules
 from wmmagen.arch import Arch
 from wmmagen.config import (
     MAX_COUNT,
+    OPERATION_KEYS,
     Arrange,
     Copy,
     Epilogue,
@@ -23,6 +25,7 @@ from wmmagen.config import (
     Grid,
     KernelConfig,
     Layout,
+    Operation,
     Raster,
     Residency,
     Residue,
@@ -35,6 +38,7 @@ from wmmagen.config import (
 )
 from wmmagen.dtypes import F16
 from wmmagen.errors import ConfigError
+from wmmagen.space import Space
 
 #: Keys whose default depends on nothing else.
 _PLAIN: dict[str, Any] = {
@@ -53,6 +57,8 @@ _PLAIN: dict[str, Any] = {
 _WARPS = (Grid(2, 2), Grid(2, 1), Grid(1, 2), Grid(1, 1))
 _FRAGS = (Grid(4, 4), Grid(4, 2), Grid(2, 4), Grid(2, 2), Grid(1, 2), Grid(2, 1), Grid(1, 1))
 _K_STEPS = (2, 1, 4)
+#: Points of a space that are looked at where the preferences lead nowhere.
+_SAMPLED = 1000
 
 
 def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False) -> KernelConfig:
@@ -70,7 +76,25 @@ def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False) 
         if rules.legal(config, arch, strict_isa=strict_isa):
             return config
     assert preferred is not None
-    return preferred
+    return _in_space(fixed, given, arch, strict_isa) or preferred
+
+
+def _in_space(fixed: Mapping[str, Any], given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelConfig | None:
+    """A legal configuration of the search space with the ``given`` values, near the preferred tiles; None for none."""
+    operation = Operation(**{key: fixed[key] for key in OPERATION_KEYS})
+    space = Space(operation, arch, given, strict_isa=strict_isa)
+    # An even sample is enough to come near; the whole space can have a hundred thousand points.
+    points = [space.at(i) for i in range(0, len(space), max(1, len(space) // _SAMPLED))]
+    return min(points, key=_distance, default=None)
+
+
+def _distance(config: KernelConfig) -> tuple[float, ...]:
+    """How far a configuration is from the preferred tiles, pads and pipeline; the name decides among equals last."""
+    known = derive.values(config)
+    warp = abs(math.log2(known["WARP_M"] * known["WARP_N"] / 64**2))
+    block = abs(math.log2(known["BLOCK_M"] * known["BLOCK_N"] / 128**2))
+    unpadded = (known["PAD_A"] == 0) + (known["PAD_B"] == 0)
+    return (config.feed is Feed.GLOBAL, unpadded, warp + block, abs(config.k_steps - 2), abs(config.stages - 3))
 
 
 def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +173,7 @@ def read_config(text: str, arch: Arch, *, strict_isa: bool = False) -> KernelCon
         ConfigError: it is none of these, or a key or value in it is unknown.
     """
     text = text.strip()
-    if is_name(text):
+    if is_name(text) and not text.endswith(".toml"):
         return parse(text)
     if text.endswith(".toml"):
         return complete(read_toml(Path(text)), arch, strict_isa=strict_isa)
@@ -163,12 +187,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: the file cannot be read, is no TOML, or has an unknown key or value.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}", "give the path of a TOML file, or key=value,…") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is no TOML: {error}", 'for example: inst = "16x16x16"') from None
+    except (ValueError, RecursionError) as error:  # a number or a nest beyond what Python reads
+        raise ConfigError(f"{path}: is no TOML that can be read: {error}", 'for example: inst = "16x16x16"') from None
     for key, value in table.items():
+        if isinstance(value, dict):
+            raise ConfigError(f"{path}: [{key}] is a table", "write the keys at the top, without a table")
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise ConfigError(f"{path}: {key} is neither a string nor a whole number", f'for example: {key} = "…"')
     return {key: read_value(key, str(value)) for key, value in table.items()}

@@ -23,6 +23,8 @@ from wmmagen.config import (
     Raster,
     Residency,
     Residue,
+    spell,
+    values_of,
 )
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.expr import Expr, parse
@@ -54,11 +56,11 @@ def _derived(name: str, text: str, meaning: str) -> Constant:
 #: In the order of a generated file, in the groups it shows. A constant may use only what stands above it.
 GROUPS: tuple[tuple[Constant, ...], ...] = (
     (
-        _given("A_BITS", "of an element of A or B"),
-        _given("D_BITS", "of an element of D"),
+        _given("A_BITS", "bits of an element of A or B"),
+        _given("D_BITS", "bits of an element of D"),
         _given("INST_M", "one matrix instruction: rows of D"),
         _given("INST_N", "columns of D"),
-        _given("INST_K", "and what it sums over"),
+        _given("INST_K", "products that it sums"),
         _given("WARPS_M", "warps of a block, down"),
         _given("WARPS_N", "and across"),
         _given("FRAGS_M", "accumulator fragments of a warp, down"),
@@ -74,7 +76,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("BLOCK_M", "WARPS_M * WARP_M", "the tile of D of one block: rows"),
         _derived("BLOCK_N", "WARPS_N * WARP_N", "and columns"),
         _derived("BLOCK_K", "K_STEPS * INST_K", "one slice of K"),
-        _derived("THREADS", f"WARPS_M * WARPS_N * {WARP_SIZE}", "of a block"),
+        _derived("THREADS", f"WARPS_M * WARPS_N * {WARP_SIZE}", "threads of a block"),
         _derived("VECTOR", "128 // A_BITS", "elements of A or B in 16 bytes"),
         _derived("D_VECTOR", "128 // D_BITS", "elements of D in 16 bytes"),
         _derived("A_TILE_STEP", "INST_K if a_row_major else INST_M", "from one tile of A to the next in a row"),
@@ -83,9 +85,9 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
     ),
     (
         _derived("A_ROWS", "BLOCK_M if a_row_major else BLOCK_K", "the slice of A in shared memory: rows"),
-        _derived("A_COLS", "BLOCK_K if a_row_major else BLOCK_M", "of so many elements"),
+        _derived("A_COLS", "BLOCK_K if a_row_major else BLOCK_M", "elements in a row of it"),
         _derived("B_ROWS", "BLOCK_K if b_row_major else BLOCK_N", "the slice of B in shared memory: rows"),
-        _derived("B_COLS", "BLOCK_N if b_row_major else BLOCK_K", "of so many elements"),
+        _derived("B_COLS", "BLOCK_N if b_row_major else BLOCK_K", "elements in a row of it"),
         _derived("LDS_A", "A_COLS + PAD_A", "leading dimension of A in shared memory"),
         _derived("LDS_B", "B_COLS + PAD_B", "and of B"),
         _derived("A_STEP_M", "INST_M * LDS_A if a_row_major else INST_M", "from one staged tile of A to the next on M"),
@@ -106,8 +108,8 @@ CONSTANTS: tuple[Constant, ...] = tuple(constant for group in GROUPS for constan
 
 #: Numbers that rules and reports use and no generated file needs.
 COSTS: tuple[Constant, ...] = (
-    _given("ACC_BITS", "of an element of the accumulator"),
-    _given("A_FRAGMENT_BITS", "of A's fragment in one thread"),
+    _given("ACC_BITS", "bits of an element of the accumulator"),
+    _given("A_FRAGMENT_BITS", "bits of A's fragment in one thread"),
     _given("B_FRAGMENT_BITS", "and of B's"),
     _given("ACC_FRAGMENT_BITS", "and of the accumulator's"),
     _derived("SHARED_TOTAL", "SHARED_BYTES if feed_shared else 0", "shared memory of a block, in bytes"),
@@ -124,31 +126,35 @@ ARCH_NAMES = ("SM", "MAX_SHARED_BYTES")
 LAUNCH_NAMES = ("M", "N", "K", "LDA", "LDB", "LDD")
 #: The addresses of a call, in bytes; known to a launcher only.
 ADDRESS_NAMES = ("A_ADDRESS", "B_ADDRESS", "D_ADDRESS")
+#: What follows from a call.
+CALL: tuple[Constant, ...] = (_derived("BLOCKS", "M // BLOCK_M * (N // BLOCK_N)", "blocks of the grid"),)
 MAX_THREADS = MAX_THREADS_PER_BLOCK
+
+
+#: Each key of a configuration that is structure, with its values: the flag of one is ``key_value``.
+_STRUCTURE: dict[str, tuple[str, ...]] = {
+    "a": tuple(ELEMENT_TYPES),
+    "acc": tuple(ELEMENT_TYPES),
+    "d": tuple(ELEMENT_TYPES),
+    "layout": tuple(Layout),
+    "epilogue": tuple(Epilogue),
+    "residue": tuple(Residue),
+    "feed": tuple(Feed),
+    "copy": tuple(Copy),
+    "arrange_a": tuple(Arrange),
+    "arrange_b": tuple(Arrange),
+    "residency": tuple(Residency),
+    "raster": tuple(Raster),
+}
+_MORE_FLAGS = ("a_row_major", "b_row_major", "strict_isa")
 
 
 def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
     """Every flag of a configuration: ``feed_shared``, ``a_f16``, ``a_row_major``, …"""
+    values = {key: spell(value) for key, value in values_of(config).items()}
+    held = {f"{key}_{member}": values[key] == member for key, members in _STRUCTURE.items() for member in members}
     o = config.operation
-    chosen: dict[str, tuple[object, list[Any]]] = {
-        "a": (o.a.name, list(ELEMENT_TYPES)),
-        "acc": (o.acc.name, list(ELEMENT_TYPES)),
-        "d": (o.d.name, list(ELEMENT_TYPES)),
-        "layout": (o.layout, list(Layout)),
-        "epilogue": (o.epilogue, list(Epilogue)),
-        "residue": (o.residue, list(Residue)),
-        "feed": (config.feed, list(Feed)),
-        "copy": (config.copy, list(Copy)),
-        "arrange_a": (config.arrange_a, list(Arrange)),
-        "arrange_b": (config.arrange_b, list(Arrange)),
-        "residency": (config.residency, list(Residency)),
-        "raster": (config.raster, list(Raster)),
-    }
-    held = {f"{key}_{member}": value == member for key, (value, members) in chosen.items() for member in members}
-    held["a_row_major"] = o.a_row_major
-    held["b_row_major"] = o.b_row_major
-    held["strict_isa"] = strict_isa
-    return held
+    return {**held, **dict(zip(_MORE_FLAGS, (o.a_row_major, o.b_row_major, strict_isa), strict=True))}
 
 
 def given(config: KernelConfig) -> dict[str, int]:
@@ -210,4 +216,13 @@ def values(
         known.update(of_arch(arch))
     if problem is not None:
         known.update(of_problem(problem))
+        known.update({constant.name: constant.expr(known) for constant in CALL if constant.expr})
     return known
+
+
+#: Every name that an expression may read.
+NAMES = frozenset(
+    {c.name for c in CONSTANTS + COSTS + CALL}
+    | {"PAD_D", "FRAGMENT_BUFFERS", "SPLIT_K", *ARCH_NAMES, *LAUNCH_NAMES, *ADDRESS_NAMES, *_MORE_FLAGS}
+    | {f"{key}_{member}" for key, members in _STRUCTURE.items() for member in members}
+)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from wmmagen.config import (
     MAX_COUNT,
+    MAX_FRAGS,
     MAX_PAD,
     Arrange,
     Copy,
@@ -93,7 +94,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("`_`*word*", ("residue",), _words(Residue), "the sizes it takes: multiples of the block tile, or all"),
     ("`__i`*m*`x`*n*`x`*k*", ("inst",), "1 to 1024 each", "the instruction's shape"),
     ("`_w`*m*`x`*n*", ("warps",), f"{_COUNT} each", "warps of a block, down and across"),
-    ("`_f`*m*`x`*n*", ("frags",), f"{_COUNT} each", "accumulator fragments of a warp, down and across"),
+    ("`_f`*m*`x`*n*", ("frags",), f"1 to {MAX_FRAGS} each", "accumulator fragments of a warp, down and across"),
     ("`_k`*n*", ("k_steps",), _COUNT, "instructions along K in one slice"),
     ("`_`*word*", ("feed",), _words(Feed), "where fragments are loaded from"),
     ("`_`*word*", ("copy",), _words(Copy), "how tiles reach shared memory"),

@@ -53,7 +53,7 @@ class ElementType:
         return (1 << self.precision) - 1 if self.integer else 1 << self.precision
 
 
-F16 = ElementType("f16", "half", "half", 16, 11, zero="__float2half(0.0f)", header="cuda_fp16.h")
+F16 = ElementType("f16", "__half", "__half", 16, 11, zero="__float2half(0.0f)", header="cuda_fp16.h")
 BF16 = ElementType("bf16", "__nv_bfloat16", "__nv_bfloat16", 16, 8, zero="__float2bfloat16(0.0f)", header="cuda_bf16.h")
 TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f")
 F32 = ElementType("f32", "float", "float", 32, 24, zero="0.0f")

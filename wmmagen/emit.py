@@ -13,7 +13,10 @@ from wmmagen.config import KernelConfig
 from wmmagen.errors import ConfigError, RequestError
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}", re.ASCII)
-#: C and C++ words that look like identifiers and cannot name a function.
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+#: Beginnings of names that belong to CUDA, to the C++ library or to what wmmagen itself declares.
+_TAKEN = ("cuda", "cu_", "CU", "nv", "wmma", "WMMA", "std", "__")
+#: C and C++ words, and names of the C library and of CUDA's headers that every file of a program sees.
 _RESERVED = frozenset(
     """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
@@ -22,24 +25,47 @@ _RESERVED = frozenset(
     long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
     reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch
     template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void
-    volatile wchar_t while xor xor_eq main half wmma nvcuda A B D M N K lda ldb ldd stream launch launched kernel
-    asked
+    volatile wchar_t while xor xor_eq main abort abs assert atexit calloc ceil clock close cos errno exit exp fabs
+    fclose floor fmod fopen fprintf free fwrite getenv isalpha labs linux log malloc memchr memcmp memcpy memmove
+    memset open pow printf puts qsort raise rand read realloc round signal sin sinh sprintf sqrt srand stderr stdin
+    stdout strcmp strcpy strlen system tan tanh time tolower unix write j0 j1 y0 y1 gamma index NULL EOF INT_MAX
+    size_t ptrdiff_t dim3 half half2 uint threadIdx blockIdx blockDim gridDim warpSize
     """.split()
 )
+#: CUDA's vector types: int4, uchar2, double3, …
+_VECTOR_TYPE = re.compile(r"u?(char|short|int|long|longlong)[1-4]|(float|double)[1-4](_16a|_32a)?|[su](8|16|32|64)")
 
 
-def check_symbol(symbol: str) -> str:
-    """``symbol`` where it can name an exported C function.
+def check_symbol(symbol: str, text: str) -> str:
+    """``symbol`` where it can name the exported function of ``text``, the same kernel under another name.
 
     Raises:
         ConfigError: it cannot.
     """
-    if not _IDENTIFIER.fullmatch(symbol) or symbol in _RESERVED or "__device" in symbol:
+    taken = symbol in _RESERVED or symbol.startswith(_TAKEN) or _VECTOR_TYPE.fullmatch(symbol)
+    declared = {symbol, f"{symbol}_kernel", f"WMMAGEN_{symbol}_H"} & set(_WORD.findall(text))
+    if not _IDENTIFIER.fullmatch(symbol) or taken or declared:
         raise ConfigError(
-            f"--symbol {symbol!r} cannot name an exported C function",
-            "a letter, then letters, digits and underscores, no word of C or C++, 200 at most",
+            f"--symbol {symbol!r} cannot name the exported function"
+            + (": the file uses that name itself" if declared else ""),
+            "a letter, then letters, digits and underscores, 200 at most; no word of C, C++ or CUDA",
         )
     return symbol
+
+
+def source_of(
+    config: KernelConfig, arch: Arch, *, symbol: str | None = None, strict_isa: bool = False
+) -> render.Source:
+    """The rendered kernel, its launcher under ``symbol`` where one is given.
+
+    Raises:
+        ConfigError: ``symbol`` cannot name the function.
+        NotGeneratedYet: no template makes ``config``.
+    """
+    source = render.render(config, arch, strict_isa=strict_isa)
+    if symbol is None or symbol == source.symbol:
+        return source
+    return render.render(config, arch, strict_isa=strict_isa, symbol=check_symbol(symbol, source.text))
 
 
 def emit(
@@ -56,14 +82,13 @@ def emit(
         NotGeneratedYet: no template makes ``config``.
         RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
     """
-    source = render.render(config, arch, symbol=check_symbol(symbol) if symbol else None)
+    source = source_of(config, arch, symbol=symbol)
     texts = {
         folder / f"{source.symbol}.cu": source.text,
-        folder / f"{source.symbol}.h": render.render_header(config, source.symbol),
+        folder / f"{source.symbol}.h": render.render_header(config, arch, symbol=source.symbol),
     }
-    if not overwrite:
-        for path, text in texts.items():
-            _demand_free(path, text)
+    for path, text in texts.items():
+        _demand_free(path, text, overwrite)
     for path, text in texts.items():
         write(path, text)
     return tuple(texts)
@@ -96,7 +121,11 @@ def _umask() -> int:
     return mask
 
 
-def _demand_free(path: Path, text: str) -> None:
+def _demand_free(path: Path, text: str, overwrite: bool) -> None:
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path} is there and is no file", "choose another folder or --symbol")
+    if overwrite:
+        return
     try:
         present = path.read_bytes() if path.exists() else text.encode()
     except OSError as error:

@@ -31,6 +31,8 @@ class Instruction:
         a_registers, b_registers, acc_registers: 32-bit registers of each thread's fragments; the PTX ISA aligns
             every row of an operand to this many.
         layouts: of A and B, in the words of :class:`wmmagen.config.Layout`.
+        product: how elements are multiplied: ``mul``, or ``xor`` and ``and`` of bits, whose ones are counted.
+        removed_sm: first architecture for which it is documented as removed; 0 for none.
     """
 
     a: ElementType
@@ -43,6 +45,8 @@ class Instruction:
     b_registers: int
     acc_registers: int
     layouts: tuple[str, ...] = ("rr", "rc", "cr", "cc")
+    product: str = "mul"
+    removed_sm: int = 0
 
     def __post_init__(self) -> None:
         warp_bits = WARP_SIZE * REGISTER_BITS
@@ -85,12 +89,13 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     *_three(dtypes.U8, dtypes.S32, 72, _INT8),
     Instruction(dtypes.TF32, dtypes.F32, 16, 16, 8, 80, 4, 4, 8),
     Instruction(dtypes.F64, dtypes.F64, 8, 8, 4, 80, 2, 2, 4),
-    Instruction(dtypes.S4, dtypes.S32, 8, 8, 32, 75, 1, 1, 2, ("rc",)),
-    Instruction(dtypes.U4, dtypes.S32, 8, 8, 32, 75, 1, 1, 2, ("rc",)),
-    Instruction(dtypes.B1, dtypes.S32, 8, 8, 128, 75, 1, 1, 2, ("rc",)),
+    Instruction(dtypes.S4, dtypes.S32, 8, 8, 32, 75, 1, 1, 2, ("rc",), removed_sm=90),
+    Instruction(dtypes.U4, dtypes.S32, 8, 8, 32, 75, 1, 1, 2, ("rc",), removed_sm=90),
+    Instruction(dtypes.B1, dtypes.S32, 8, 8, 128, 75, 1, 1, 2, ("rc",), "xor", removed_sm=90),
+    Instruction(dtypes.B1, dtypes.S32, 8, 8, 128, 80, 1, 1, 2, ("rc",), "and"),
 )
 
-if len({(i.a, i.acc, i.shape) for i in INSTRUCTIONS}) != len(INSTRUCTIONS):
+if len({(i.a, i.acc, i.shape, i.product) for i in INSTRUCTIONS}) != len(INSTRUCTIONS):
     raise ValueError("two rows describe one instruction")
 
 
@@ -100,5 +105,5 @@ def of_operand(a: ElementType) -> tuple[Instruction, ...]:
 
 
 def find(a: ElementType, acc: ElementType, m: int, n: int, k: int) -> Instruction | None:
-    """The instruction of exactly these types and extents, if there is one."""
+    """The instruction of exactly these types and extents, if there is one; of b1's two, which are alike, the first."""
     return next((i for i in INSTRUCTIONS if (i.a, i.acc, i.m, i.n, i.k) == (a, acc, m, n, k)), None)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from wmmagen import arch as archs
-from wmmagen import choose, emit, tune
+from wmmagen import choose, emit, nvrtc, tune
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
 from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
-from wmmagen.errors import StudyError
+from wmmagen.errors import RequestError, StudyError
 from wmmagen.records import Outcome, Record, Tally, tally
 from wmmagen.render import render
 from wmmagen.space import Space
 from wmmagen.timing import TimingProtocol
-from wmmagen.trial import operation_of, try_out
+from wmmagen.trial import try_out
 
 DEFAULT_TRIALS = 40
 #: How many candidates are shown where none may be called best.
@@ -62,7 +63,8 @@ class Request:
     @property
     def study_name(self) -> str:
         """``sm_75_f16_f32_f32_rr_2048x2048x2048`` where none was given."""
-        return self.study or f"{self.arch}_{operation_of(self.operation)}_{self.problem}"
+        o = self.operation
+        return self.study or f"{self.arch}_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{self.problem}"
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ class Result:
     """How a sweep ended.
 
     Attributes:
-        study: its name.
+        request: what was asked.
         place: where candidates ran.
-        problem: what was timed.
-        records: every candidate of the study, as what is known of it last; those of earlier runs included.
+        space: what was searched.
+        records: candidates of the space that are known from this place, those of earlier runs included.
         new: candidates of this run.
         choice: the best right and ranked one with its runner-up; None where none may be called best.
         leading: the leading candidates where none may be called best.
@@ -81,15 +83,25 @@ class Result:
         seconds: of this run.
     """
 
-    study: str
+    request: Request
     place: Place
-    problem: Problem
+    space: Space
     records: tuple[Record, ...]
     new: int
     choice: Choice | None
     leading: tuple[Record, ...]
     file: Path | None
     seconds: float
+
+    @property
+    def problem(self) -> Problem:
+        """What was timed."""
+        return self.request.problem
+
+    @property
+    def reference(self) -> str:
+        """What finds the study again: its storage where one was given, else its name."""
+        return self.request.storage or self.request.study_name
 
     @property
     def tally(self) -> Tally:
@@ -101,27 +113,43 @@ class Result:
 
     @property
     def exit_status(self) -> int:
-        """0 where at least one variant is right, or where nothing could be run; 1 where all that ran failed."""
-        outcomes = {record.outcome for record in self.records}
-        return 0 if outcomes & {Outcome.OK, Outcome.UNVERIFIED} else 1
+        """0 where at least one variant is right, or, without a backend, compiled; else 1."""
+        good = Outcome.OK if self.place.backend else Outcome.UNVERIFIED
+        return 0 if any(record.outcome in (good, Outcome.OK) for record in self.records) else 1
 
     def as_json(self) -> dict[str, object]:
         """The document of ``sweep --json``."""
         best = self.choice.best if self.choice else None
         return {
-            "study": self.study,
+            "study": self.request.study_name,
             "arch": self.place.arch.name,
             "backend": self.place.name,
             "problem": str(self.problem),
             "outcomes": self.tally.counts,
             "best": None
             if best is None or best.timing is None
-            else {"name": best.name, "median_us": best.timing.median_us, "file": str(self.file)},
+            else {
+                "name": best.name,
+                "median_us": best.timing.median_us,
+                "interval_us": list(best.timing.interval_us),
+                "flags": list(best.timing.flags),
+                "file": str(self.file),
+            },
+            "space": {"legal": len(self.space), "raw": self.space.raw, "removed": self.space.removed},
             "leading": [record.name for record in self.leading],
             "trials": len(self.records),
             "new": self.new,
             "seconds": round(self.seconds, 3),
         }
+
+
+def check_name(request: Request) -> None:
+    """Return where the request's study can have its name.
+
+    Raises:
+        StudyError: it cannot.
+    """
+    tune.check_name(request.study_name)
 
 
 OnRecord = Callable[[Record, tune.Progress], None]
@@ -136,6 +164,10 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
         MissingPiece: no compiler here.
         KeyboardInterrupt: everything finished so far is kept.
     """
+    if 0 in request.size[:2]:
+        raise RequestError(f"--problem {request.problem} has no element of D to time", "give sizes above 0")
+    if request.generated.exists() and not request.generated.is_dir():
+        raise RequestError(f"--generated {request.generated} is no folder", "choose another one")
     space = Space(request.operation, request.arch, request.fixed, problem=request.problem)
     space.demand()
     study = tune.open_study(
@@ -153,21 +185,42 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
         trials=request.trials,
         budget_s=request.budget_s,
         exhaustive=request.exhaustive,
-        counts=place.settles,
+        counts=lambda record: settles(record, place, request.arch),
         on_record=on_record,
     )
-    return _conclude(request, place, done)
+    return _conclude(request, place, space, done)
 
 
-def _conclude(request: Request, place: Place, done: tune.SweepResult) -> Result:
-    choice = choose.choose(done.records)
+def settles(record: Record, place: Place, arch: Arch) -> bool:
+    """Whether ``record`` says what a trial would say here and now, so that its point need not be tried again.
+
+    Not where the templates make another text of it today, where another compiler is at work, or where ``place`` can do
+    more, or is another card.
+    """
+    if record.facts is not None and record.facts.compiler != nvrtc.title():
+        return False
+    return place.settles(record) and record.fingerprint == _fingerprint(record.name, arch)
+
+
+@cache
+def _fingerprint(name: str, arch: Arch) -> str:
+    try:
+        return render(parse(name), arch).fingerprint
+    except RequestError:
+        return ""  # a name of another version, or what no template makes any more
+
+
+def _conclude(request: Request, place: Place, space: Space, done: tune.SweepResult) -> Result:
+    """What the records of this request and this place amount to; a study may hold others."""
+    known = choose.latest(done.records)
+    records = [r for r in known if settles(r, place, request.arch) and space.contains(parse(r.name))]
+    choice = choose.choose(records) if place.backend else None
     file = None
     if choice is not None:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
         emit.write(file, render(parse(choice.best.name), request.arch).text)
-    leading = () if choice else tuple(choose.leading(done.records, request.arch)[:LEADING])
-    latest = tuple(choose.latest(done.records))
-    return Result(request.study_name, place, request.problem, latest, done.new, choice, leading, file, done.seconds)
+    leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
+    return Result(request, place, space, tuple(records), done.new, choice, leading, file, done.seconds)
 
 
 def best_of(study: str) -> tuple[KernelConfig, Arch]:
@@ -190,4 +243,9 @@ def best_of(study: str) -> tuple[KernelConfig, Arch]:
             command = f"wmmagen emit {leading[0].name} --arch {arch} --to DIR"
             fix = f"`{command}` emits its leading candidate, which no time ranks"
         raise StudyError(f"study {found.name} holds no candidate verified and timed on its own architecture", fix)
+    if choice.best.fingerprint != _fingerprint(choice.best.name, arch):
+        raise StudyError(
+            f"the winner of study {found.name}, {choice.best.name}, was proved with other templates than today's",
+            "sweep again: the same command tries again what has changed",
+        )
     return parse(choice.best.name), arch

@@ -264,6 +264,15 @@ def _library_path(name: str) -> str:
         return ""
 
 
+def title() -> str:
+    """The compiler at work, as binaries name it: ``NVRTC 13.5``.
+
+    Raises:
+        MissingPiece: the library or its Python bindings are not here.
+    """
+    return _titled("NVRTC", version())
+
+
 def _titled(name: str, number: tuple[int, int]) -> str:
     return f"{name} {number[0]}.{number[1]}"
 

@@ -31,6 +31,7 @@ class Facts:
     Attributes:
         registers: per thread.
         spill_bytes: per thread.
+        stack_bytes: frame of the stack, per thread.
         shared_bytes: static and dynamic, per block.
         threads: per block.
         occupancy: blocks resident on one multiprocessor of the asked architecture.
@@ -40,6 +41,7 @@ class Facts:
 
     registers: int
     spill_bytes: int
+    stack_bytes: int
     shared_bytes: int
     threads: int
     occupancy: int
@@ -60,6 +62,7 @@ class Record:
         backend: ``gpu``, ``cpu`` or ``none``.
         device: what ran it; empty for none.
         foreign: assembled again for another card: its time says nothing about ``arch`` and never ranks.
+        fingerprint: of the source that was compiled; empty where none was rendered.
         guaranteed: the inputs' bound proves that every right kernel gives these bits.
         runs: how many problems it was checked on.
         facts: what the compiler said; None where it was not reached.
@@ -75,6 +78,7 @@ class Record:
     device: str = ""
     foreign: bool = False
     guaranteed: bool = True
+    fingerprint: str = ""
     runs: int = 0
     facts: Facts | None = None
     timing: Timing | None = None
@@ -101,9 +105,12 @@ class Record:
         try:
             facts = Facts(**plain["facts"]) if plain["facts"] else None
             timing = Timing.from_json(plain["timing"]) if plain["timing"] else None
-            return cls(**{**plain, "outcome": Outcome(plain["outcome"]), "facts": facts, "timing": timing})
-        except (KeyError, TypeError) as error:
+            record = cls(**{**plain, "outcome": Outcome(plain["outcome"]), "facts": facts, "timing": timing})
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a record: {error}") from None
+        if not (isinstance(record.name, str) and isinstance(record.arch, str) and isinstance(record.detail, str)):
+            raise ValueError("not a record: a text is something else")
+        return record
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ The only importer of jinja2.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from wmmagen import coverage, derive, rules
 from wmmagen.arch import Arch
 from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
+from wmmagen.expr import Expr
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -51,6 +53,11 @@ class Source:
     symbol: str
     kernel: str
     text: str
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this text from every other one; records keep it beside what was proved."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 def template_root() -> Path:
@@ -110,34 +117,65 @@ def render_guards(config: KernelConfig, arch: Arch, *, strict_isa: bool = False)
     return _declare(_needed(config, guards, strict_isa)) + "\n" + guards
 
 
-def render_header(config: KernelConfig, symbol: str | None = None) -> str:
+def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
     """The header, for C and C++, of the launcher that :func:`render` exports under ``symbol``."""
     symbol = symbol or name_of(config)
-    return _fill("gemm_wmma.h.jinja", _words(config), symbol=symbol, guard=f"{symbol.upper()}_H")
+    known = derive.values(config)
+    demands = [_numbered(rule, known) for rule, _ in _call_rules(known, strict_isa=False)]
+    return _fill(
+        "gemm_wmma.h.jinja",
+        {**_words(config), "arch": arch.name, "symbol": symbol, "demands": demands},
+        guard=f"WMMAGEN_{symbol}_H",
+    )
 
 
 def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:
-    known = derive.values(config, arch, strict_isa=strict_isa)
-    checks = [_check(rule, known) for rule in rules.launch_rules(strict_isa=strict_isa) if rule.applies(known)]
-    of_addresses = [bool(rule.expr.names & set(derive.ADDRESS_NAMES)) for rule, _, _ in checks]
+    known = derive.values(config, strict_isa=strict_isa)
+    checks: dict[bool, list[dict[str, str]]] = {True: [], False: []}
+    for rule, expr in _call_rules(known, strict_isa=strict_isa):
+        assert rule.status is not None
+        check = {
+            "words": f"{rule.id}: {rule.says}",
+            "broken": expr.negated().cpp(_CALL_NAMES),
+            "status": rule.status.value,
+        }
+        checks[bool(expr.names & set(derive.ADDRESS_NAMES))].append(check)
+    (blocks,) = (c.expr for c in derive.CALL if c.name == "BLOCKS")
+    assert blocks is not None
+    named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
         "arch": arch.name,
         "symbol": symbol,
         "kernel": kernel,
+        "options": named + (" --strict-isa" if strict_isa else ""),
         "slot": {
             "pipeline": _pipeline(config),
             "raster": str(config.raster),
             "epilogue": str(config.operation.epilogue),
         },
         "headers": _headers(config),
-        "call_checks": _aligned(
-            [(code, text) for (_, code, text), late in zip(checks, of_addresses, strict=True) if not late]
-        ),
-        "address_checks": _aligned(
-            [(code, text) for (_, code, text), late in zip(checks, of_addresses, strict=True) if late]
-        ),
+        "call_checks": checks[False],
+        "address_checks": checks[True],
+        "blocks": blocks.cpp(),
     }
+
+
+def _call_rules(known: Mapping[str, Any], *, strict_isa: bool) -> list[tuple[Rule, Expr]]:
+    """The rules that the launcher of a configuration checks, with what is left of each for this structure."""
+    flags = {name: value for name, value in known.items() if name.islower()}
+    found = []
+    for rule in rules.launch_rules(strict_isa=strict_isa):
+        if rule.applies(known):
+            expr = rule.expr.fold(flags)
+            assert isinstance(expr, Expr), rule.id
+            found.append((rule, expr))
+    return found
+
+
+def _numbered(rule: Rule, known: Mapping[str, Any]) -> str:
+    """What a rule says, with the block tile in numbers, for those who have only the header."""
+    return re.sub(r"BLOCK_[MNK]", lambda m: str(known[m[0]]), rule.says)
 
 
 def _words(config: KernelConfig) -> dict[str, Any]:
@@ -177,15 +215,6 @@ def _pipeline(config: KernelConfig) -> str:
 def _headers(config: KernelConfig) -> list[str]:
     o = config.operation
     return sorted({t.header for t in (o.a, o.acc, o.d) if t.header} | {"mma.h"})
-
-
-def _check(rule: Rule, known: Mapping[str, Any]) -> tuple[Rule, str, str]:
-    """A launch rule as the statement by which the launcher checks it, and its comment."""
-    flags = {name: value for name, value in known.items() if name.islower()}
-    expr = rule.expr.fold(flags)
-    assert not isinstance(expr, (bool, int)), rule.id
-    assert rule.status is not None
-    return rule, f"  if ({expr.negated().cpp(_CALL_NAMES)}) return {rule.status.value};", f"{rule.id} {rule.says}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

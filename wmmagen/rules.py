@@ -26,6 +26,7 @@ from wmmagen.expr import Expr, parse
 
 GUIDE = "CUDA C++ Programming Guide, Warp Matrix Functions"
 GUIDE_TYPES = "CUDA C++ Programming Guide, Warp Matrix Functions, Element Types and Matrix Sizes"
+GUIDE_ACCESS = "CUDA C++ Programming Guide, Device Memory Accesses, Size and Alignment Requirement"
 GUIDE_LIMITS = "CUDA C++ Programming Guide, Compute Capabilities, Technical Specifications"
 PTX_WMMA = "PTX ISA, Matrix Fragments for WMMA, alignment of wmma.load and wmma.store"
 PTX_CPASYNC = "PTX ISA, cp.async"
@@ -95,6 +96,20 @@ class Rule:
     def strict(self) -> bool:
         """Whether it speaks under ``--strict-isa`` only."""
         return self.when is not None and "strict_isa" in self.when.names
+
+    def as_json(self) -> dict[str, str]:
+        """An element of ``rules`` of ``rules --json``."""
+        return {
+            "id": self.id,
+            "rule": self.name,
+            "scope": self.scope.value,
+            "when": self.when.text if self.when else "",
+            "expression": self.expr.text,
+            "says": self.says,
+            "reason": self.reason,
+            "fix": self.fix,
+            "source": self.source,
+        }
 
     def applies(self, known: Mapping[str, Any]) -> Any:
         """Whether the rule speaks; a bool, or a column of them."""
@@ -246,11 +261,16 @@ def _arch_rules() -> Iterable[Rule]:
 for _groups in (_SHAPE_GROUPS, _ACCUMULATOR_GROUPS):
     if {t for types in _groups.values() for t in types} != set(_OPERANDS):
         raise ValueError("an operand type has no rule for its shapes or accumulators")
-_LATER = {i.a.name for i in instructions.INSTRUCTIONS if i.min_sm > 75}
+_LATER = {name for name in _OPERANDS if all(i.min_sm > 75 for i in instructions.INSTRUCTIONS if i.a.name == name)}
 if {t for types in _ARCH_GROUPS.values() for t in types} != _LATER:
     raise ValueError("an operand type has no rule for its first architecture")
 
 _SUBBYTE = _any("a", (name for name in _OPERANDS if ELEMENT_TYPES[name].experimental))
+#: Types whose every product is documented as removed; b1 keeps its AND.
+_REMOVED = _any(
+    "a",
+    (name for name in _OPERANDS if all(i.removed_sm for i in instructions.INSTRUCTIONS if i.a.name == name)),
+)
 
 _TYPES: tuple[Rule, ...] = (
     _rule(
@@ -284,11 +304,11 @@ _TYPES: tuple[Rule, ...] = (
         "experimental-type",
         Scope.ARCH,
         "SM < 90",
-        when=_SUBBYTE,
+        when=_REMOVED,
         says="sub-byte operands end before sm_90",
         message="{a} is experimental and documented as removed from sm_90 on; asked was sm_{SM}",
         fix="a=s8 or a=u8, or an architecture before sm_90",
-        reason="It still compiles there, to a slow emulation that may vanish.",
+        reason="It still compiles there, but a documented removal is no ground to build on.",
         source=GUIDE_TYPES,
     ),
     _rule(
@@ -375,8 +395,8 @@ def _call_ldm(operand: str, number: int, vector: str, when: str | None) -> Itera
         says=f"ld{low} is a multiple of 16 bytes",
         message=f"ld{low} = {{LD{o}}} is no multiple of {{{vector}}} elements (16 bytes)",
         fix=f"give {o} a leading dimension that is one",
-        reason=_LDM_REASON + " Copies are 16 bytes wide, too.",
-        source=f"{GUIDE}, load_matrix_sync: ldm",
+        reason=_LDM_REASON + " Copies of a staged operand are 16 bytes wide and begin in every row, too.",
+        source=f"{GUIDE}, load_matrix_sync: ldm; {GUIDE_ACCESS}",
         knobs=(f"LD{o}",),
         status=Status.LEADING_DIMENSION,
     )
@@ -436,29 +456,41 @@ _POINTER_REASON = (
 )
 
 
-def _staged_tiles(operand: str, number: int, across: str) -> Rule:
+def _staged_tiles(operand: str, number: int, across: str) -> Iterable[Rule]:
+    """Steps between instruction tiles of a staged operand.
+
+    Stages and their base need no rule: each is made of whole rows of 16-byte units, four rows at least.
+    """
     o, low = operand, operand.lower()
-    tiles = f"WARPS_{across} * FRAGS_{across}"
-    steps = (
-        f"the instruction tiles of the staged {o} start {{{o}_STEP_{across}}} elements apart along {across} and "
-        f"{{{o}_STEP_K}} along K, stages {{{o}_STAGE}}, of {{A_BITS}} bits each; "
-    )
-    fix = f"arrange_{low}=tiles, an instruction shape that is not 8 wide along {across}, or the other layout of {o}"
-    return _rule(
+    yield _rule(
         f"P30{number}",
         f"staged-tiles-{low}",
         Scope.STATIC,
-        f"({tiles} == 1 or {o}_STEP_{across} * A_BITS % 256 == 0)"
-        f" and (K_STEPS == 1 or {o}_STEP_K * A_BITS % 256 == 0)"
-        f" and {o}_STAGE * A_BITS % 256 == 0",
-        # Tiles that lie one by one have other steps, which nothing makes yet.
+        f"WARPS_{across} * FRAGS_{across} == 1 or {o}_STEP_{across} * A_BITS % 256 == 0",
+        # Where each tile is contiguous, its steps are other numbers.
         when=f"feed_shared and arrange_{low}_rows",
-        says=f"every instruction tile of the staged {o} starts on 256 bits",
-        message=steps + "every one must start on 256 bits",
-        fix=fix,
+        says=f"every instruction tile of the staged {o} along {across} starts on 256 bits",
+        message=f"instruction tiles of the staged {o} start {{{o}_STEP_{across}}} elements of {{A_BITS}} bits apart "
+        f"along {across}; every one must start on 256 bits",
+        fix=f"one tile along {across} (one warp, one fragment), an instruction shape that is wider along {across}, "
+        f"arrange_{low}=tiles, or the other layout of {o}",
         reason=_POINTER_REASON,
         source=f"{GUIDE}, load_matrix_sync: mptr",
         knobs=(f"pad_{low}",),
+    )
+    yield _rule(
+        f"P30{number + 5}",
+        f"staged-steps-{low}",
+        Scope.STATIC,
+        f"K_STEPS == 1 or {o}_STEP_K * A_BITS % 256 == 0",
+        when=f"feed_shared and arrange_{low}_rows",
+        says=f"every instruction tile of the staged {o} along K starts on 256 bits",
+        message=f"instruction tiles of the staged {o} start {{{o}_STEP_K}} elements of {{A_BITS}} bits apart "
+        "along K; every one must start on 256 bits",
+        fix=f"k_steps=1, arrange_{low}=tiles, or the other layout of {o}",
+        reason=_POINTER_REASON,
+        source=f"{GUIDE}, load_matrix_sync: mptr",
+        knobs=("k_steps", f"pad_{low}"),
     )
 
 
@@ -492,7 +524,7 @@ def _address(operand: str, number: int, expr: str, align: int, when: str | None,
         message=f"{operand} is not aligned to {align} bytes",
         fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
         reason=why,
-        source=f"{GUIDE}, load_matrix_sync: mptr" if align == 32 else PTX_CPASYNC,
+        source=f"{GUIDE}, load_matrix_sync: mptr" if align == 32 else GUIDE_ACCESS,
         status=Status.POINTER,
     )
 
@@ -501,8 +533,8 @@ _FED = "The first tile is loaded or stored right at the pointer, which the guide
 _COPIED = "Slices are copied 16 bytes at a time from the pointer on."
 
 _POINTERS: tuple[Rule, ...] = (
-    _staged_tiles("A", 1, "M"),
-    _staged_tiles("B", 2, "N"),
+    *_staged_tiles("A", 1, "M"),
+    *_staged_tiles("B", 2, "N"),
     _global_tiles("A", 3, "feed=shared, or an instruction shape that is wider there"),
     _global_tiles("B", 4, "feed=shared, or an instruction shape that is wider there"),
     _global_tiles("D", 5, "d=f32, or an instruction shape that is wider along N"),
@@ -534,8 +566,8 @@ _RESOURCES: tuple[Rule, ...] = (
         "threads-per-block",
         Scope.STATIC,
         f"THREADS <= {derive.MAX_THREADS}",
-        says="a block has 1024 threads at most",
-        message="{warps} warps are {THREADS} threads; a block holds 1024 at most",
+        says=f"a block has {derive.MAX_THREADS} threads at most",
+        message=f"{{warps}} warps are {{THREADS}} threads; a block holds {derive.MAX_THREADS} at most",
         fix="fewer warps, more fragments per warp",
         reason="The hardware launches no larger block.",
         source=GUIDE_LIMITS,
@@ -736,6 +768,11 @@ RULES: tuple[Rule, ...] = (
 
 if len({r.id for r in RULES}) != len(RULES):
     raise ValueError("two rules share an id")
+for _rule_ in RULES:
+    _read = _rule_.expr.names | (_rule_.when.names if _rule_.when else frozenset())
+    if _read - derive.NAMES:
+        # A rule speaks where its names are known, so one with a misspelt name would never speak.
+        raise ValueError(f"{_rule_.id} reads {sorted(_read - derive.NAMES)}, which nothing defines")
 
 
 def broken(known: Mapping[str, Any]) -> list[Rule]:

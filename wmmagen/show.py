@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from wmmagen.tune import Progress
 
 RANKED = 10
+REMOVERS = 4
 
 
 def violations(found: Sequence[Violation]) -> str:
@@ -31,12 +33,14 @@ def violations(found: Sequence[Violation]) -> str:
 
 
 def rule_table(rules: Iterable[Rule]) -> str:
-    """One paragraph for each rule."""
-    lines: list[str] = []
+    """One paragraph for each rule, with its reason and source."""
+    paragraphs = []
     for rule in rules:
-        when = f"  when {rule.when.text}" if rule.when else ""
-        lines += [f"{rule.id}  {rule.name}  ({rule.scope}){when}", f"    {rule.says}", f"    {rule.expr.text}", ""]
-    return "\n".join(lines).rstrip()
+        when = f", when {rule.when.text}" if rule.when else ""
+        head = f"{rule.id}  {rule.name}  ({rule.scope}{when})"
+        lines = (rule.says, rule.expr.text, rule.reason, rule.source)
+        paragraphs.append("\n    ".join((head, *lines)))
+    return "\n\n".join(paragraphs)
 
 
 def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str]) -> str:
@@ -46,6 +50,7 @@ def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str
         f"  compiled for     {arch} by {facts.compiler} in {facts.compile_seconds:.2f} s",
         f"  threads          {facts.threads} per block",
         f"  registers        {facts.registers} per thread, {facts.spill_bytes} bytes spilled",
+        f"  stack            {facts.stack_bytes} bytes per thread",
         f"  shared memory    {facts.shared_bytes} bytes per block",
         f"  occupancy        {facts.occupancy} blocks per multiprocessor",
         f"  tensor           {tensor} matrix instructions in the PTX",
@@ -67,17 +72,25 @@ def runs(done: Sequence[Run]) -> str:
 
 def findings(found: Iterable[Finding]) -> str:
     """What the doctor found, with the command that mends each gap."""
-    lines = []
-    for finding in found:
-        lines.append(str(finding))
-        if finding.fix:
-            lines.append(f"{'':9}{finding.fix}")
-    return "\n".join(lines)
+    return "\n".join(str(finding) for finding in found)
 
 
-def sweep_result(result: Result) -> str:
-    """The ranking, why candidates fell out, the winner's file, and what to type next."""
-    return "\n\n".join(filter(None, [_ranking(result), _leading(result), _fell_out(result), _next(result)]))
+def sweep_result(result: Result, again: str) -> str:
+    """The ranking, why candidates fell out, the winner's file, and what to type next.
+
+    Args:
+        again: the command that made it.
+    """
+    parts = [_ranking(result), _leading(result), _fell_out(result), _space(result), _next(result, again)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _space(result: Result) -> str:
+    space = result.space
+    most = sorted(space.removed.items(), key=lambda item: -item[1])[:REMOVERS]
+    removers = ", ".join(f"{rule} {count}" for rule, count in most)
+    words = f"Space: {len(space)} of {space.raw} points are legal for {result.problem} on {result.place.arch}"
+    return f"{words}; removed most by {removers} (wmmagen rules ID)." if removers else f"{words}."
 
 
 def _ranking(result: Result) -> str:
@@ -130,15 +143,16 @@ def _fell_out(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _next(result: Result) -> str:
+def _next(result: Result, again: str) -> str:
     if result.file is not None:
-        return f"Winner: {result.file}\nNext: wmmagen emit --best {result.study} --to DIR"
+        emit = shlex.join(["wmmagen", "emit", "--best", result.reference, "--to", "DIR"])
+        return f"Winner: {result.file}\nNext: {emit}"
     if result.leading:
-        name = result.leading[0].name
-        arch = result.place.arch
-        emit = f"wmmagen emit {name} --arch {arch} --to DIR"
-        return f"Next: {emit}\n  or, on a machine with such a GPU: wmmagen sweep --arch {arch}"
-    return "Next: wmmagen doctor"
+        emit = f"wmmagen emit {result.leading[0].name} --arch {result.place.arch} --to DIR"
+        return f"Next: {emit}\n  or, on a machine with such a GPU: {again}"
+    return (
+        f"Next: look at the outcomes above; `wmmagen doctor` says what this machine has, and more candidates: {again}"
+    )
 
 
 class LiveLine:

@@ -146,7 +146,7 @@ class Timing:
         """
         try:
             low, high = (float(x) for x in cast(Sequence[float], document["interval_us"]))
-            return cls(
+            timing = cls(
                 median_us=float(cast(float, document["median_us"])),
                 interval_us=(low, high),
                 samples=int(cast(int, document["samples"])),
@@ -158,6 +158,15 @@ class Timing:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is no timing: {error}") from error
+        if not timing.possible:
+            raise ValueError(f"this is no timing: {timing.median_us} us in {timing.interval_us}")
+        return timing
+
+    @property
+    def possible(self) -> bool:
+        """Whether the times are numbers, positive and in order."""
+        low, high = self.interval_us
+        return 0 < low <= self.median_us <= high < math.inf
 
 
 def measure(replays: Replays, protocol: TimingProtocol, *, clock: Clock = time.monotonic) -> Timing:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy.typing as npt
 from wmmagen import coverage, derive, layout, nvrtc, reference, rules
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer
-from wmmagen.config import KernelConfig, Operation, Problem
+from wmmagen.config import KernelConfig, Problem
 from wmmagen.config import name as name_of
-from wmmagen.errors import CompileError, Fault
+from wmmagen.errors import CompileError, Fault, LaunchFault
 from wmmagen.layout import Image
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Facts, Outcome, Record
@@ -27,9 +27,13 @@ from wmmagen.render import Source, render
 from wmmagen.timing import Timing, TimingProtocol
 from wmmagen.verdict import Tiles, explain, judge
 
-#: A checked launch that takes longer than this has hung; the largest checked problem takes milliseconds.
+#: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
 TIME_LIMIT_S = 60.0
+#: No card comes near this in dense f16 products (B300: about 2,500); such a time is a fault of its measuring.
+MAX_TFLOPS = 10_000.0
+#: The buffers' way to the backend and back counts against the limits, too; slow machines move this much.
+BYTES_PER_S = 2e8
 #: More cases than one candidate is checked on; a case of 2048³ holds about 100 MB.
 _CASES_KEPT = 8
 
@@ -99,6 +103,7 @@ def facts_of(config: KernelConfig, arch: Arch, binary: Binary) -> Facts:
     return Facts(
         registers=binary.registers,
         spill_bytes=binary.spill_bytes,
+        stack_bytes=binary.stack_bytes,
         shared_bytes=shared,
         threads=known["THREADS"],
         occupancy=occupancy(arch, known["THREADS"], binary.registers, shared),
@@ -121,15 +126,14 @@ def lint(facts: Facts) -> list[str]:
     return []
 
 
-def launch_of(config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
-    """The launch of ``config`` on ``problem``, its operands in buffers 0 to 2, in the kernel's order."""
-    known = derive.values(config)
-    blocks = problem.m // known["BLOCK_M"] * (problem.n // known["BLOCK_N"])
+def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
+    """The launch of the kernel ``entry`` of ``config`` on ``problem``, operands in buffers 0 to 2, in its order."""
+    known = derive.values(config, problem=problem)
     a, b, d = (Pointer(number, image.offset) for number, image in enumerate(images))
     p = problem
     return Launch(
-        entry=f"{name_of(config)}_kernel",
-        grid=(blocks, 1, 1),
+        entry=entry,
+        grid=(known["BLOCKS"], 1, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_TOTAL"],
         arguments=(a, b, d, p.n, p.k, p.lda, p.ldb, p.ldd),
@@ -159,7 +163,10 @@ def _normal_buffers(problem: Problem) -> tuple[Bytes, ...]:
 def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     """The hostile set for ``config``: several blocks each way, every length of pipeline, wide leading dimensions."""
     known = derive.values(config)
-    return reference.problems_for(config.operation, known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"], config.stages)
+    blocks = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
+    problems = reference.problems_for(config.operation, *blocks, config.stages)
+    # No slice at all: D is the sum of nothing, and every element of it has to be written.
+    return (*problems, replace(problems[0], k=0))
 
 
 def check_run(
@@ -173,9 +180,9 @@ def check_run(
     """
     rules.demand(config, binary.arch, problem)
     case = exact_case(problem, pattern)
-    launch = launch_of(config, problem, case.images)
+    launch = launch_of(binary.entry, config, problem, case.images)
     if launch.grid[0]:
-        returned = backend.run(binary, launch, case.buffers, limit_s=RUN_LIMIT_S)
+        returned = backend.run(binary, launch, case.buffers, limit_s=_limit(RUN_LIMIT_S, case.buffers))
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
     verdict = judge(case.inputs, case.images[2], returned[2], case.want)
@@ -210,8 +217,13 @@ def time_it(
     Raises:
         Fault: the launch failed, hung or crashed, or the clock said nothing.
     """
-    launch = launch_of(config, problem, layout.images(problem))
-    return backend.time(binary, launch, _normal_buffers(problem), protocol, limit_s=TIME_LIMIT_S)
+    launch = launch_of(binary.entry, config, problem, layout.images(problem))
+    buffers = _normal_buffers(problem)
+    return backend.time(binary, launch, buffers, protocol, limit_s=_limit(TIME_LIMIT_S, buffers))
+
+
+def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:
+    return seconds + 2 * sum(buffer.nbytes for buffer in buffers) / BYTES_PER_S
 
 
 def try_out(
@@ -237,6 +249,7 @@ def try_out(
         return story.ends(Outcome.ILLEGAL, "; ".join(f"{v.rule.id} {v.message}" for v in violations))
     if absent := coverage.missing(config):
         return story.ends(Outcome.ILLEGAL, "; ".join(absent))
+    story.fingerprint = render(config, arch).fingerprint
     try:
         _, binary = build(config, arch)
     except CompileError as error:
@@ -261,6 +274,10 @@ def _run_story(story: _Story, binary: Binary, backend: Backend, protocol: Timing
     if protocol is None or not backend.clocked:
         return story.ends(Outcome.OK)
     timing = time_it(config, binary, backend, problem, protocol)
+    if tflops(problem, timing.median_us) > MAX_TFLOPS:
+        raise LaunchFault(
+            f"{timing.median_us} us would be {tflops(problem, timing.median_us):.0f} TFLOP/s: a fault, no time"
+        )
     # A kernel that is right once and wrong after a thousand launches is wrong.
     story.runs.append(check_run(config, binary, backend, problem))
     if not story.runs[-1].exact:
@@ -276,6 +293,7 @@ class _Story:
         self.config, self.arch, self.problem, self.backend = config, arch, problem, backend
         self.facts: Facts | None = None
         self.timing: Timing | None = None
+        self.fingerprint = ""
         self.runs: list[Run] = []
 
     def ends(self, outcome: Outcome, detail: str = "") -> Record:
@@ -289,6 +307,7 @@ class _Story:
             backend=backend.name if backend else "none",
             device=backend.device if backend else "",
             foreign=bool(backend and backend.foreign(self.arch)),
+            fingerprint=self.fingerprint,
             guaranteed=all(run.guaranteed for run in self.runs),
             runs=len(self.runs),
             facts=self.facts,
@@ -299,11 +318,6 @@ class _Story:
 def tflops(problem: Problem, median_us: float) -> float:
     """Multiply-adds of ``problem`` as 2·m·n·k operations, in 10^12 per second."""
     return 2.0 * problem.m * problem.n * problem.k / median_us / 1e6
-
-
-def operation_of(values: Operation) -> str:
-    """``f16_f32_f32_rr``: the operation's part of a study's name."""
-    return f"{values.a.name}_{values.acc.name}_{values.d.name}_{values.layout}"
 
 
 def _touched(case: Case, returned: Sequence[Bytes]) -> str:

@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wmmagen import __version__, choose, seeds
 from wmmagen.arch import Arch
-from wmmagen.config import OPERATION_KEYS, KernelConfig, Operation, parse, read_pairs, spell
+from wmmagen.config import OPERATION_KEYS, KernelConfig, Operation, parse, spell
 from wmmagen.config import name as name_of
 from wmmagen.errors import ConfigError, Fault, StudyError
 from wmmagen.records import Outcome, Record
@@ -88,11 +88,6 @@ class About:
         """As plain values."""
         return asdict(self)
 
-    @property
-    def asked_operation(self) -> Operation:
-        """The operation, read back."""
-        return Operation(**read_pairs(self.operation))
-
 
 class Study:
     """Records that outlive the process. :func:`open_study` and :func:`find_study` make it.
@@ -133,8 +128,9 @@ class Study:
         try:
             return Record.from_json(trial.user_attrs[_RECORD])
         except (KeyError, ValueError) as error:
+            where = f"{_without_password(self.url)}: trial {trial.number} of study {self.name}"
             raise StudyError(
-                f"{self.url}: trial {trial.number} of study {self.name} is no record of wmmagen: {error}",
+                f"{where} is no record of wmmagen: {error}",
                 "give --study another name",
             ) from None
 
@@ -146,9 +142,17 @@ def _state(record: Record) -> TrialState:
     return TrialState.PRUNED if record.outcome in (Outcome.OK, Outcome.UNVERIFIED) else TrialState.FAIL
 
 
-def load_records(study: Study) -> list[Record]:
-    """Every record of ``study``, in the order in which they were kept."""
-    return study.records()
+def check_name(name: str) -> None:
+    """Return where a study can be called ``name``.
+
+    Raises:
+        StudyError: it cannot.
+    """
+    if not _STUDY_NAME.fullmatch(name):
+        raise StudyError(
+            f"{name!r} is no name of a study",
+            "at most 100 letters, digits and . _ + -, beginning with a letter or a digit",
+        )
 
 
 def open_study(
@@ -171,11 +175,7 @@ def open_study(
     Raises:
         StudyError: no such name or storage can be, or the study there is about something else.
     """
-    if not _STUDY_NAME.fullmatch(name):
-        raise StudyError(
-            f"{name!r} is no name of a study",
-            "at most 100 letters, digits and . _ + -, beginning with a letter or a digit",
-        )
+    check_name(name)
     pairs = {key: getattr(operation, key) for key in OPERATION_KEYS}
     about = About(arch.name, _pairs(pairs), problem, _pairs(fixed or {}))
     url, path = _locate(storage if storage is not None else FOLDER / f"{name}{SUFFIX}")
@@ -196,7 +196,10 @@ def find_study(name_or_path: str, folder: Path | None = None) -> Study:
     """
     folder = FOLDER if folder is None else folder
     if "://" in name_or_path:
-        return _open_existing(name_or_path, None)
+        url, file = _locate(name_or_path)
+        if file is not None:
+            _demand_database(file)
+        return _open_existing(url, None)
     path = Path(name_or_path)
     if not path.is_file():
         path = folder / (name_or_path if name_or_path.endswith(SUFFIX) else f"{name_or_path}{SUFFIX}")
@@ -223,7 +226,7 @@ def _pairs(values: Mapping[str, Value]) -> str:
 def _locate(storage: str | Path) -> tuple[str, Path | None]:
     """The URL of ``storage``, and its file where it is one."""
     if isinstance(storage, str) and "://" in storage:
-        in_file = re.fullmatch(r"sqlite:///(?!/?:memory:)([^?]+)", storage)
+        in_file = re.fullmatch(r"sqlite(?:\+\w+)?:///(?!/?:memory:)([^?]+).*", storage)
         return storage, Path(in_file[1]) if in_file else None
     path = Path(storage)
     if any(mark in str(path) for mark in _URL_MARKS):
@@ -239,7 +242,8 @@ def _speaking(url: str) -> Iterator[None]:
     """Turns what a storage says is wrong with it into a :class:`StudyError`."""
     try:
         yield
-    except (OptunaError, SQLAlchemyError, ImportError) as error:
+    except (OptunaError, SQLAlchemyError, ImportError, ValueError, LookupError, RuntimeError) as error:
+        # The last three are what SQLAlchemy and Optuna say of a malformed URL, a damaged row, a later version's schema.
         said = str(error.__cause__ or error).splitlines()[0]
         raise StudyError(
             f"{_without_password(url)}: {said}", "see whether the storage is there and can be written"
@@ -291,9 +295,13 @@ def _demand_database(path: Path) -> None:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.OperationalError as error:
+        raise StudyError(
+            f"{path}: cannot be opened: {error}", "see whether it is there, a file, and can be written"
+        ) from None
     except sqlite3.Error as error:
         raise StudyError(f"{path}: is no study: {error}", fix) from None
-    if "studies" not in tables:
+    if not {"studies", "trials", "alembic_version"} <= tables:
         raise StudyError(f"{path}: is a database, but holds no study", fix)
 
 
@@ -456,6 +464,7 @@ class Proposer:
         asked = create_trial(state=TrialState.RUNNING)
         for _ in range(_DRAWS):
             params = sampler.sample_relative(memory, asked, self._distributions)
+            assert params.keys() == self._distributions.keys(), "a draw names every axis"
             index = self._space.index_of(_point(self._space, params))
             if index is not None and index not in self._seen:
                 return index
@@ -493,7 +502,7 @@ def _params(space: Space, point: Mapping[str, Value]) -> dict[str, int]:
 
 
 def _point(space: Space, params: Mapping[str, int]) -> dict[str, Value]:
-    return {name: values[params.get(name, 0)] for name, values in space.live.items()}
+    return {name: values[params[name]] if name in params else values[0] for name, values in space.live.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -577,22 +586,28 @@ def sweep(
     wanted = len(space) if trials is None else min(trials, len(space))
     proposer = Proposer(space, seed=seed, exhaustive=exhaustive)
     records: list[Record] = []
-    _refresh(study, records, proposer, counts)
-    new = 0
+    # What this run has tried counts whatever is said of it: nothing is tried twice in one run.
+    own: set[str] = set()
+
+    def settled(record: Record) -> bool:
+        return record.name in own or counts(record)
+
+    _refresh(study, records, proposer, settled)
     while not (stopped := _ended(proposer, wanted, len(space), budget_s is not None and clock() - start >= budget_s)):
         config = proposer.propose()
         assert config is not None
         record = _outcome(trial, config, study.about)
+        own.add(record.name)
         _keep(study, record)
-        new += 1
-        arrived = _refresh(study, records, proposer, counts)
+        arrived = _refresh(study, records, proposer, settled)
         if sum(other.name == record.name for other in arrived) > 1:
             # Another process goes the same way a little ahead; one of the two has to leave it.
             proposer.diverge(os.getpid())
         if on_record is not None:
-            choice = choose.choose(records)
-            on_record(record, Progress(proposer.tried, wanted, new, choice.best if choice else None, clock() - start))
-    return SweepResult(tuple(records), new, stopped, clock() - start)
+            choice = choose.choose([r for r in records if settled(r) and proposer.knows(parse(r.name))])
+            best = choice.best if choice else None
+            on_record(record, Progress(proposer.tried, wanted, len(own), best, clock() - start))
+    return SweepResult(tuple(records), len(own), stopped, clock() - start)
 
 
 def _refresh(study: Study, records: list[Record], proposer: Proposer, counts: Callable[[Record], bool]) -> list[Record]:

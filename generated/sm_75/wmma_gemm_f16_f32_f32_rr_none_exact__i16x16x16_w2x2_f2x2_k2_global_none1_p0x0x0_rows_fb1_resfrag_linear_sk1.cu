@@ -1,14 +1,15 @@
 // wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1
 //
-// D = A * B on tensor cores. A (M x K) and B (K x N) are half, row-major; D (M x N) is float, row-major.
-// Sums are float. M, N and K are multiples of 64, 64 and 32.
+// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major; D (M x N) is f32, row-major.
+// Sums are f32. M, N and K are multiples of 64, 64 and 32.
 //
 //   block     64 x 64 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 32 x 32 of D
 //   shared    0 bytes
 //   sums      32 registers of each thread
 //
-// Made by `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1 --arch sm_75`.
+// Compile it by `nvcc -arch=sm_75 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1 --arch sm_75`.
 // SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
 
 #include <cuda_fp16.h>
@@ -24,11 +25,11 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int A_BITS = 16;  // of an element of A or B
-constexpr int D_BITS = 32;  // of an element of D
+constexpr int A_BITS = 16;  // bits of an element of A or B
+constexpr int D_BITS = 32;  // bits of an element of D
 constexpr int INST_M = 16;  // one matrix instruction: rows of D
 constexpr int INST_N = 16;  // columns of D
-constexpr int INST_K = 16;  // and what it sums over
+constexpr int INST_K = 16;  // products that it sums
 constexpr int WARPS_M = 2;  // warps of a block, down
 constexpr int WARPS_N = 2;  // and across
 constexpr int FRAGS_M = 2;  // accumulator fragments of a warp, down
@@ -40,7 +41,7 @@ constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
 constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: rows
 constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
 constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
-constexpr int THREADS = WARPS_M * WARPS_N * 32;  // of a block
+constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
 constexpr int A_TILE_STEP = INST_K;              // from one tile of A to the next in a row
 constexpr int B_TILE_STEP = INST_N;              // from one tile of B to the next in a row
 constexpr int D_TILE_STEP = INST_N;              // from one tile of D to the next in a row
@@ -58,14 +59,14 @@ static_assert(D_TILE_STEP * D_BITS % 256 == 0,
               "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
 static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
 
-using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, half, wmma::row_major>;
-using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, half, wmma::row_major>;
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major>;
 using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1_kernel(
-    const half* __restrict__ A, const half* __restrict__ B, float* __restrict__ D,
+    const __half* __restrict__ A, const __half* __restrict__ B, float* __restrict__ D,
     int N, int K, int lda, int ldb, int ldd) {
   // 1. Place: which tile of D this block and this warp compute.
   //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
@@ -88,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_n
   }
 
   // 3. Operands: where this warp's first instruction tiles lie; both walk along K.
-  const half* a_tile = A + static_cast<long long>(block_row + warp_m * WARP_M) * lda;
-  const half* b_tile = B + block_col + warp_n * WARP_N;
+  const __half* a_tile = A + static_cast<long long>(block_row + warp_m * WARP_M) * lda;
+  const __half* b_tile = B + block_col + warp_n * WARP_N;
   const int slices = K / BLOCK_K;
 
   // 4. Main loop: fragments straight from global memory. K_STEPS instructions deep, so that loads can run ahead.
@@ -137,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_n
 // What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once.
 typedef enum wmmagen_status {
   WMMAGEN_OK = 0,                     // launched, or nothing to do
-  WMMAGEN_BAD_SIZE = 1,               // negative, or no multiple of the block tile
+  WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
   WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or no multiple of 16 bytes
   WMMAGEN_BAD_POINTER = 3,            // null or misaligned
   WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
@@ -156,27 +157,43 @@ constexpr int D_VECTOR = 128 / D_BITS;  // elements of D in 16 bytes
 // contract is broken it says so and launches nothing; it prints nothing and ends nothing.
 extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1(
     const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
-  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;                                      // N800 sizes are not negative
-  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;                                             // N801 M is a multiple of BLOCK_M
-  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;                                             // N802 N is a multiple of BLOCK_N
-  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;                                             // N803 K is a multiple of BLOCK_K
-  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;  // N804 the blocks fit into one grid
-  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                               // L221 lda is a multiple of 16 bytes
-  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                               // L222 ldb is a multiple of 16 bytes
-  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                             // L223 ldd is a multiple of 16 bytes
-  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L241 lda is at least the extent of a row of A
-  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L242 ldb is at least the extent of a row of B
-  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L243 ldd is at least the N columns of D
+  // N800: sizes are not negative
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
+  // L221: lda is a multiple of 16 bytes
+  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of 16 bytes
+  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of 16 bytes
+  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L241: lda is at least the extent of a row of A
+  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L242: ldb is at least the extent of a row of B
+  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L243: ldd is at least the N columns of D
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
 
-  if (M == 0 || N == 0) return WMMAGEN_OK;  // D has no element
+  // Without M or N, D has no element.
+  if (M == 0 || N == 0) return WMMAGEN_OK;
 
   const std::size_t A_address = reinterpret_cast<std::size_t>(A);
   const std::size_t B_address = reinterpret_cast<std::size_t>(B);
   const std::size_t D_address = reinterpret_cast<std::size_t>(D);
-  if (A_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P323 A is aligned to 32 bytes
-  if (B_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P324 B is aligned to 32 bytes
-  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P325 D is aligned to 32 bytes
-  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;  // P326 a matrix that holds elements is not null
+  // P323: A is aligned to 32 bytes
+  if (A_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P324: B is aligned to 32 bytes
+  if (B_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P325: D is aligned to 32 bytes
+  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P326: a matrix that holds elements is not null
+  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
 
   const auto kernel = wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1_kernel;
   cudaLaunchConfig_t launch = {};
@@ -184,9 +201,13 @@ extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2
   launch.blockDim = dim3(THREADS);
   launch.stream = stream;
   const cudaError_t launched =
-      cudaLaunchKernelEx(&launch, kernel, static_cast<const half*>(A), static_cast<const half*>(B),
+      cudaLaunchKernelEx(&launch, kernel, static_cast<const __half*>(A), static_cast<const __half*>(B),
                          static_cast<float*>(D), N, K, lda, ldb, ldd);
-  return launched == cudaSuccess ? WMMAGEN_OK : WMMAGEN_NOT_LAUNCHED;
+  if (launched != cudaSuccess) {
+    cudaGetLastError();
+    return WMMAGEN_NOT_LAUNCHED;
+  }
+  return WMMAGEN_OK;
 }
 
 #endif  // __CUDACC_RTC__

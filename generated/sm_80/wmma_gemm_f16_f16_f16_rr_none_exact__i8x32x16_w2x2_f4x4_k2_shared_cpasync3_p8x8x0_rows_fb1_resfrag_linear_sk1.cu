@@ -1,14 +1,15 @@
 // wmma_gemm_f16_f16_f16_rr_none_exact__i8x32x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1
 //
-// D = A * B on tensor cores. A (M x K) and B (K x N) are half, row-major; D (M x N) is half, row-major.
-// Sums are half. M, N and K are multiples of 64, 256 and 32.
+// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major; D (M x N) is f16, row-major.
+// Sums are f16. M, N and K are multiples of 64, 256 and 32.
 //
 //   block     64 x 256 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 32 x 128 of D
 //   shared    66048 bytes, 3 stages
 //   sums      64 registers of each thread
 //
-// Made by `wmmagen render wmma_gemm_f16_f16_f16_rr_none_exact__i8x32x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1 --arch sm_80`.
+// Compile it by `nvcc -arch=sm_80 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f16_f16_f16_rr_none_exact__i8x32x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1 --arch sm_80`.
 // SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
 
 #include <cuda_fp16.h>
@@ -24,11 +25,11 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int A_BITS = 16;  // of an element of A or B
-constexpr int D_BITS = 16;  // of an element of D
+constexpr int A_BITS = 16;  // bits of an element of A or B
+constexpr int D_BITS = 16;  // bits of an element of D
 constexpr int INST_M = 8;   // one matrix instruction: rows of D
 constexpr int INST_N = 32;  // columns of D
-constexpr int INST_K = 16;  // and what it sums over
+constexpr int INST_K = 16;  // products that it sums
 constexpr int WARPS_M = 2;  // warps of a block, down
 constexpr int WARPS_N = 2;  // and across
 constexpr int FRAGS_M = 4;  // accumulator fragments of a warp, down
@@ -43,14 +44,14 @@ constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
 constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: rows
 constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
 constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
-constexpr int THREADS = WARPS_M * WARPS_N * 32;  // of a block
+constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
 constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
 constexpr int D_TILE_STEP = INST_N;              // from one tile of D to the next in a row
 
 constexpr int A_ROWS = BLOCK_M;                                          // the slice of A in shared memory: rows
-constexpr int A_COLS = BLOCK_K;                                          // of so many elements
+constexpr int A_COLS = BLOCK_K;                                          // elements in a row of it
 constexpr int B_ROWS = BLOCK_K;                                          // the slice of B in shared memory: rows
-constexpr int B_COLS = BLOCK_N;                                          // of so many elements
+constexpr int B_COLS = BLOCK_N;                                          // elements in a row of it
 constexpr int LDS_A = A_COLS + PAD_A;                                    // leading dimension of A in shared memory
 constexpr int LDS_B = B_COLS + PAD_B;                                    // and of B
 constexpr int A_STEP_M = INST_M * LDS_A;                                 // from one staged tile of A to the next on M
@@ -75,12 +76,14 @@ static_assert(LDS_A % VECTOR == 0,
               "L201 staged-ldm-a: the leading dimension of the staged A is a multiple of 16 bytes");
 static_assert(LDS_B % VECTOR == 0,
               "L202 staged-ldm-b: the leading dimension of the staged B is a multiple of 16 bytes");
-static_assert((WARPS_M * FRAGS_M == 1 || A_STEP_M * A_BITS % 256 == 0) &&
-                  (K_STEPS == 1 || A_STEP_K * A_BITS % 256 == 0) && A_STAGE * A_BITS % 256 == 0,
-              "P301 staged-tiles-a: every instruction tile of the staged A starts on 256 bits");
-static_assert((WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0) &&
-                  (K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0) && B_STAGE * A_BITS % 256 == 0,
-              "P302 staged-tiles-b: every instruction tile of the staged B starts on 256 bits");
+static_assert(WARPS_M * FRAGS_M == 1 || A_STEP_M * A_BITS % 256 == 0,
+              "P301 staged-tiles-a: every instruction tile of the staged A along M starts on 256 bits");
+static_assert(K_STEPS == 1 || A_STEP_K * A_BITS % 256 == 0,
+              "P306 staged-steps-a: every instruction tile of the staged A along K starts on 256 bits");
+static_assert(WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0,
+              "P302 staged-tiles-b: every instruction tile of the staged B along N starts on 256 bits");
+static_assert(K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0,
+              "P307 staged-steps-b: every instruction tile of the staged B along K starts on 256 bits");
 static_assert(D_TILE_STEP * D_BITS % 256 == 0,
               "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
 static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
@@ -101,12 +104,12 @@ static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
               "R402 shared-memory-per-block: the stages fit into the shared memory of a block");
 #endif
 
-using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, half, wmma::row_major>;
-using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, half, wmma::row_major>;
-using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, half>;
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, __half>;
 
 // Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
-__device__ __forceinline__ void copy_vector(half* to, const half* from) {
+__device__ __forceinline__ void copy_vector(__half* to, const __half* from) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
@@ -123,7 +126,7 @@ __device__ __forceinline__ void wait_groups() {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_none_exact__i8x32x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1_kernel(
-    const half* __restrict__ A, const half* __restrict__ B, half* __restrict__ D,
+    const __half* __restrict__ A, const __half* __restrict__ B, __half* __restrict__ D,
     int N, int K, int lda, int ldb, int ldd) {
   // 1. Place: which tile of D this block and this warp compute.
   //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
@@ -147,9 +150,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
 
   // 3. Staging. In every slice a thread copies the same A_COPIES and B_COPIES vectors of 16 bytes, so their places are
   //    worked out once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
-  extern __shared__ __align__(128) half shared[];
+  extern __shared__ __align__(128) __half shared[];
   const int thread = static_cast<int>(threadIdx.x);
-  const half* a_from[A_COPIES];
+  const __half* a_from[A_COPIES];
   int a_to[A_COPIES];
 #pragma unroll
   for (int i = 0; i < A_COPIES; ++i) {
@@ -158,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
     a_from[i] = A + static_cast<long long>(block_row + row) * lda + col;
     a_to[i] = row * LDS_A + col;
   }
-  const half* b_from[B_COPIES];
+  const __half* b_from[B_COPIES];
   int b_to[B_COPIES];
 #pragma unroll
   for (int i = 0; i < B_COPIES; ++i) {
@@ -187,8 +190,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
   // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
   // compiler that they are shared memory, and the fragment loads would become generic ones.
   const auto multiply_stage = [&](int stage) {
-    const half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
-    const half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
 #pragma unroll
     for (int k = 0; k < K_STEPS; ++k) {
       FragmentA a[FRAGS_M];
@@ -238,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
   }
 
   // 5. Epilogue: every warp stores its own tile; offsets that can pass 2^31 are 64 bits wide.
-  half* d_tile = D + static_cast<long long>(block_row + warp_m * WARP_M) * ldd + block_col + warp_n * WARP_N;
+  __half* d_tile = D + static_cast<long long>(block_row + warp_m * WARP_M) * ldd + block_col + warp_n * WARP_N;
 #pragma unroll
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
@@ -256,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
 // What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once.
 typedef enum wmmagen_status {
   WMMAGEN_OK = 0,                     // launched, or nothing to do
-  WMMAGEN_BAD_SIZE = 1,               // negative, or no multiple of the block tile
+  WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
   WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or no multiple of 16 bytes
   WMMAGEN_BAD_POINTER = 3,            // null or misaligned
   WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
@@ -274,41 +277,64 @@ constexpr int D_VECTOR = 128 / D_BITS;  // elements of D in 16 bytes
 // contract is broken it says so and launches nothing; it prints nothing and ends nothing.
 extern "C" wmmagen_status wmma_gemm_f16_f16_f16_rr_none_exact__i8x32x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1(
     const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
-  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;                                      // N800 sizes are not negative
-  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;                                             // N801 M is a multiple of BLOCK_M
-  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;                                             // N802 N is a multiple of BLOCK_N
-  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;                                             // N803 K is a multiple of BLOCK_K
-  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;  // N804 the blocks fit into one grid
-  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                               // L221 lda is a multiple of 16 bytes
-  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                               // L222 ldb is a multiple of 16 bytes
-  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;                             // L223 ldd is a multiple of 16 bytes
-  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L241 lda is at least the extent of a row of A
-  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L242 ldb is at least the extent of a row of B
-  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;                                         // L243 ldd is at least the N columns of D
+  // N800: sizes are not negative
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
+  // L221: lda is a multiple of 16 bytes
+  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of 16 bytes
+  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of 16 bytes
+  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L241: lda is at least the extent of a row of A
+  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L242: ldb is at least the extent of a row of B
+  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L243: ldd is at least the N columns of D
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
 
-  if (M == 0 || N == 0) return WMMAGEN_OK;  // D has no element
+  // Without M or N, D has no element.
+  if (M == 0 || N == 0) return WMMAGEN_OK;
 
   const std::size_t A_address = reinterpret_cast<std::size_t>(A);
   const std::size_t B_address = reinterpret_cast<std::size_t>(B);
   const std::size_t D_address = reinterpret_cast<std::size_t>(D);
-  if (A_address % 16 != 0) return WMMAGEN_BAD_POINTER;                                               // P321 A is aligned to 16 bytes
-  if (B_address % 16 != 0) return WMMAGEN_BAD_POINTER;                                               // P322 B is aligned to 16 bytes
-  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;                                               // P325 D is aligned to 32 bytes
-  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;  // P326 a matrix that holds elements is not null
+  // P321: A is aligned to 16 bytes
+  if (A_address % 16 != 0) return WMMAGEN_BAD_POINTER;
+  // P322: B is aligned to 16 bytes
+  if (B_address % 16 != 0) return WMMAGEN_BAD_POINTER;
+  // P325: D is aligned to 32 bytes
+  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P326: a matrix that holds elements is not null
+  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
 
   const auto kernel = wmma_gemm_f16_f16_f16_rr_none_exact__i8x32x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1_kernel;
-  // A block gets more than 48 KB of shared memory only where the kernel has asked for it.
+  // Beyond 48 KB a block gets only what its kernel has asked for.
   const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-  if (asked != cudaSuccess) return asked == cudaErrorInvalidValue ? WMMAGEN_NO_SHARED_MEMORY : WMMAGEN_NOT_LAUNCHED;
+  if (asked != cudaSuccess) {
+    cudaGetLastError();  // it is told by the status, and not once more to whoever asks next
+    return asked == cudaErrorInvalidValue ? WMMAGEN_NO_SHARED_MEMORY : WMMAGEN_NOT_LAUNCHED;
+  }
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
   launch.blockDim = dim3(THREADS);
   launch.dynamicSmemBytes = SHARED_BYTES;
   launch.stream = stream;
   const cudaError_t launched =
-      cudaLaunchKernelEx(&launch, kernel, static_cast<const half*>(A), static_cast<const half*>(B),
-                         static_cast<half*>(D), N, K, lda, ldb, ldd);
-  return launched == cudaSuccess ? WMMAGEN_OK : WMMAGEN_NOT_LAUNCHED;
+      cudaLaunchKernelEx(&launch, kernel, static_cast<const __half*>(A), static_cast<const __half*>(B),
+                         static_cast<__half*>(D), N, K, lda, ldb, ldd);
+  if (launched != cudaSuccess) {
+    cudaGetLastError();
+    return WMMAGEN_NOT_LAUNCHED;
+  }
+  return WMMAGEN_OK;
 }
 
 #endif  // __CUDACC_RTC__

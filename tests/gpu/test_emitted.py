@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from wmmagen import emit, reference, trial
+from tests.libraries import CONFIGS, Library, find_nvcc
+from wmmagen import reference, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes
 from wmmagen.config import KernelConfig, Problem
@@ -19,15 +15,6 @@ from wmmagen.errors import MissingPiece
 from wmmagen.verdict import judge
 
 pytestmark = pytest.mark.gpu
-
-#: One for each pipeline and accumulator; the last needs more than 48 KB of shared memory.
-CONFIGS = [
-    "feed=global,frags=2x2",
-    "copy=ld,stages=1",
-    "copy=ld,stages=2,acc=f16",
-    "copy=cpasync,stages=3,inst=8x32x16",
-    "copy=cpasync,stages=4,warps=4x2,k_steps=4",
-]
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +29,7 @@ def arch() -> Arch:
 
 @pytest.fixture(scope="module")
 def nvcc() -> str:
-    return shutil.which("nvcc") or pytest.skip("no nvcc on the PATH")
-
-
-class Library:
-    """A launcher in a shared library that nvcc built from one emitted file."""
-
-    def __init__(self, config: KernelConfig, arch: Arch, nvcc: str, folder: Path) -> None:
-        (source, _) = emit.emit(config, arch, folder, symbol="my_gemm")
-        built = folder / "libmy_gemm.so"
-        command = [nvcc, f"-arch={arch}", "-O3", "-shared", "-Xcompiler", "-fPIC,-Wall,-Wextra,-Werror", "-Werror",
-                   "all-warnings", "-o", str(built), str(source)]  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-        self.launch = ctypes.CDLL(str(built)).my_gemm
-        self.launch.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 6 + [ctypes.c_void_p]
-        self.launch.restype = ctypes.c_int
+    return find_nvcc()
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -102,37 +75,6 @@ def test_the_result_is_exact(built: tuple[KernelConfig, Library]) -> None:
         assert judge(case.inputs, case.images[2], back, reference.expected(case.inputs)).exact
 
 
-def test_the_contract_is_checked(built: tuple[KernelConfig, Library]) -> None:
-    config, library = built
-    known = trial.derive.values(config)
-    m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
-    some = 1 << 20  # an address that is aligned and never read: every call here ends before the launch
-
-    def status(
-        a: int = some, b: int = some, d: int = some, m: int = m, n: int = n, k: int = k,
-        lda: int = k, ldb: int = n, ldd: int = n,
-    ) -> int:  # fmt: skip
-        return int(library.launch(a, b, d, m, n, k, lda, ldb, ldd, None))
-
-    size, leading, pointer = 1, 2, 3
-    assert status(m=-m) == size
-    assert status(m=m + 1) == size
-    assert status(n=n + 8) == size
-    assert status(k=k + 16, lda=k + 16) == size or k == 16
-    assert status(lda=k - 8) == leading
-    assert status(lda=k + 4) == leading
-    assert status(ldb=n - 8) == leading
-    assert status(ldd=n - 8) == leading
-    assert status(ldd=n + 1) == leading
-    assert status(a=some + 8) == pointer
-    assert status(b=some + 2) == pointer
-    assert status(d=some + 16) == pointer
-    assert status(d=0) == pointer
-    assert status(a=0) == pointer
-    assert status(m=0) == 0
-    assert status(n=0, ldb=0, ldd=0) == 0
-
-
 def test_k_of_nothing_is_zero(built: tuple[KernelConfig, Library]) -> None:
     config, library = built
     known = trial.derive.values(config)
@@ -142,3 +84,29 @@ def test_k_of_nothing_is_zero(built: tuple[KernelConfig, Library]) -> None:
     status, back = call(library, case, problem)
     assert status == 0
     assert judge(case.inputs, case.images[2], back).exact
+
+
+def test_the_launch_goes_to_the_stream(built: tuple[KernelConfig, Library]) -> None:
+    """A capturing stream records what is launched on it, and nothing else: one kernel."""
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    config, library = built
+    known = trial.derive.values(config)
+    m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
+    device = Device(0)
+    device.set_current()
+    queue = device.create_stream()
+    code, place = driver.cuMemAlloc(4 * (m * k + k * n + m * n))
+    assert code == driver.CUresult.CUDA_SUCCESS
+    handle = driver.CUstream(int(queue.handle))
+    driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+    base = int(place)
+    status = library.launch(base, base, base, m, n, k, k, n, n, int(queue.handle))
+    code, graph = driver.cuStreamEndCapture(handle)
+    assert code == driver.CUresult.CUDA_SUCCESS
+    assert status == 0
+    code, _, count = driver.cuGraphGetNodes(graph)
+    assert (code, count) == (driver.CUresult.CUDA_SUCCESS, 1)
+    driver.cuGraphDestroy(graph)
+    driver.cuMemFree(place)

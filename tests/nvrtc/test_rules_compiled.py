@@ -123,7 +123,7 @@ def test_python_and_the_compiler_agree(sm: int, strict: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "pairs", ["frags=64x64,warps=64x64,k_steps=64,stages=64,copy=cpasync", "pad_a=1024,pad_b=1023"]
+    "pairs", ["frags=16x16,warps=64x64,k_steps=64,stages=64,copy=cpasync", "pad_a=1024,pad_b=1023"]
 )
 def test_the_extremes_are_refused_by_both(pairs: str) -> None:
     case = config(pairs)

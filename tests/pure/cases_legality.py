@@ -85,6 +85,8 @@ class Break:
 
 _GLOBAL = "feed=global,copy=none,stages=1,pad_a=0,pad_b=0"
 _BYTES = "a=s8,layout=rc,k_steps=1,pad_a=16,pad_b=16"
+#: 32 wide across, where only the steps along K are 16 bytes.
+_STEPS = "a=s8,acc=s32,d=s32,pad_a=16,pad_b=16,warps=1x1"
 _INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
@@ -111,6 +113,10 @@ BREAKS: dict[str, Break] = {
     "L212": Break("pad_a=16,pad_b=8", "pad_a=16,pad_b=16", strict=True),
     "P301": Break("layout=cr,inst=8x32x16", "layout=cr,inst=8x32x16,warps=1x1,frags=1x4"),
     "P302": Break("inst=32x8x16", "inst=32x8x16,warps=1x1,frags=4x1"),
+    "P306": Break(f"{_STEPS},inst=8x32x16,frags=4x1,k_steps=2", f"{_STEPS},inst=8x32x16,frags=4x1,k_steps=1"),
+    "P307": Break(
+        f"{_STEPS},layout=cc,inst=32x8x16,frags=1x4,k_steps=2", f"{_STEPS},layout=cc,inst=32x8x16,frags=1x4,k_steps=1"
+    ),
     "P303": Break(f"{_GLOBAL},layout=cr,inst=8x32x16", f"{_GLOBAL},layout=rr,inst=8x32x16"),
     "P304": Break(f"{_GLOBAL},inst=32x8x16", f"{_GLOBAL},layout=rc,inst=32x8x16"),
     "P305": Break("layout=rc,inst=32x8x16,acc=f16,d=f16", "layout=rc,inst=32x8x16"),

@@ -21,8 +21,11 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "derive": (("expr", "config", "arch", "instructions", "dtypes"), ()),
     "rules": (("expr", "derive", "config", "arch", "instructions", "dtypes", "errors"), ()),
     "coverage": (("config", "errors"), ()),
-    "defaults": (("rules", "coverage", "config", "arch", "instructions", "dtypes", "errors"), ()),
-    "render": (("rules", "derive", "coverage", "config", "arch"), ("jinja2",)),
+    "defaults": (
+        ("space", "rules", "coverage", "derive", "config", "arch", "instructions", "dtypes", "errors"),
+        (),
+    ),
+    "render": (("rules", "derive", "coverage", "config", "arch", "expr"), ("jinja2",)),
     "documents": (("rules", "config", "derive", "dtypes"), ()),
     "nvrtc": (("arch", "errors"), ("cuda",)),
     "doctor": (("nvrtc", "arch", "errors", "backends.gpu"), ()),
@@ -54,8 +57,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "emit": (("render", "config", "arch", "errors"), ()),
     "job": (
         (
-            "space", "tune", "choose", "trial", "emit", "render", "records", "backends.pick", "timing", "config",
-            "arch", "errors",
+            "space", "tune", "choose", "trial", "emit", "render", "nvrtc", "records", "backends.pick", "timing",
+            "config", "arch", "errors",
         ),
         (),
     ),

@@ -33,7 +33,7 @@ def record(
 
 
 def facts(*, spill: int = 0, occupancy: int = 1, threads: int = 128) -> Facts:
-    return Facts(200, spill, 40_000, threads, occupancy, 0.2, "nvrtc 13.0")
+    return Facts(200, spill, 0, 40_000, threads, occupancy, 0.2, "nvrtc 13.0")
 
 
 def test_no_record_or_none_that_ranks_is_no_choice() -> None:

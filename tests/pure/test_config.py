@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wmmagen.config import (
     CONFIG_KEYS,
     MAX_COUNT,
+    MAX_FRAGS,
     MAX_PAD,
     MAX_SIZE,
     READERS,
@@ -59,7 +60,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "residue": st.sampled_from(Residue),
     "inst": st.builds(Shape, EXTENTS, EXTENTS, EXTENTS),
     "warps": st.builds(Grid, COUNTS, COUNTS),
-    "frags": st.builds(Grid, COUNTS, COUNTS),
+    "frags": st.builds(Grid, st.integers(1, MAX_FRAGS), st.integers(1, MAX_FRAGS)),
     "k_steps": COUNTS,
     "feed": st.sampled_from(Feed),
     "copy": st.sampled_from(Copy),
@@ -240,7 +241,7 @@ def test_pairs_are_read() -> None:
         ("warps=2x2x2", "is not 2 numbers joined by x", "warps=2x2"),
         ("warps=4", "is not 2 numbers joined by x", "warps=2x2"),
         ("frags=2X2", "is not 2 numbers joined by x", "frags=2x2"),
-        ("frags=0x2", "frags=0 is not a whole number from 1 to 64", ""),
+        ("frags=0x2", "frags=0 is not a whole number from 1 to 16", ""),
     ],
 )
 def test_pairs_that_cannot_be_read(text: str, message: str, fix: str) -> None:
@@ -302,5 +303,5 @@ def test_packed_problems() -> None:
     }
     assert lds == {"rr": (15, 13, 13), "rc": (15, 15, 13), "cr": (12, 13, 13), "cc": (12, 15, 13)}
     empty = Problem.packed(BASE.operation, 0, 0, 0)
-    assert (empty.lda, empty.ldb, empty.ldd) == (1, 1, 1)
+    assert (empty.lda, empty.ldb, empty.ldd) == (0, 0, 0)
     assert str(Problem.packed(BASE.operation, 2, 3, 5)) == "2x3x5"

@@ -10,7 +10,7 @@ import pytest
 from wmmagen.records import Facts, Outcome, Record, tally, to_text
 from wmmagen.timing import Timing
 
-FACTS = Facts(128, 0, 37_888, 128, 4, 0.25, "nvrtc 13.0")
+FACTS = Facts(128, 0, 16, 37_888, 128, 4, 0.25, "nvrtc 13.0")
 TIMING = Timing(49.5, (49.0, 50.25), 30, 80, flags=("wide",))
 PLAIN = Record("k", "sm_75", "2048x2048x2048", Outcome.OK, "", "gpu", "Tesla T4", facts=FACTS, timing=TIMING)
 

@@ -55,13 +55,15 @@ from wmmagen.arch import ARCHS
 for name in sys.argv[1:]:
     case = config.parse(name)
     sys.stdout.write(render.render(case, ARCHS[80]).text)
-    sys.stdout.write(render.render_header(case) + render.render_guards(case, ARCHS[80]))
+    sys.stdout.write(render.render_header(case, ARCHS[80]) + render.render_guards(case, ARCHS[80]))
 """
 
 
 def test_the_same_text_everywhere(tmp_path: Path) -> None:
     cases = [config(pairs) for pairs in STRUCTURES]
-    here = "".join(render.render(c, SM80).text + render.render_header(c) + render.render_guards(c, SM80) for c in cases)
+    here = "".join(
+        render.render(c, SM80).text + render.render_header(c, SM80) + render.render_guards(c, SM80) for c in cases
+    )
     for seed, zone in (("1", "Asia/Tokyo"), ("2", "America/Lima")):
         elsewhere = subprocess.run(
             [sys.executable, "-c", AGAIN, *map(str, cases)],
@@ -72,7 +74,7 @@ def test_the_same_text_everywhere(tmp_path: Path) -> None:
         )
         assert elsewhere.stdout.decode() == here
     assert here == "".join(
-        render.render(c, SM80).text + render.render_header(c) + render.render_guards(c, SM80) for c in cases
+        render.render(c, SM80).text + render.render_header(c, SM80) + render.render_guards(c, SM80) for c in cases
     )
 
 
@@ -89,7 +91,7 @@ def test_no_date_and_no_path(pairs: str, sm: int, strict: bool) -> None:
 
 @pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
 def test_white_space(pairs: str, sm: int, strict: bool) -> None:
-    for text in (text_of(pairs, sm, strict=strict), render.render_header(config(pairs))):
+    for text in (text_of(pairs, sm, strict=strict), render.render_header(config(pairs), ARCHS[sm])):
         assert "\t" not in text and "\r" not in text and text.isascii()
         assert not re.search(r"[ ]\n", text)
         assert text.endswith("\n") and not text.endswith("\n\n")
@@ -106,7 +108,10 @@ def clang_format() -> str | None:
 def test_the_output_is_its_own_fixed_point_of_clang_format(pairs: str, sm: int, strict: bool) -> None:
     program = clang_format()
     assert program is not None
-    for name, text in (("x.cu", text_of(pairs, sm, strict=strict)), ("x.h", render.render_header(config(pairs)))):
+    for name, text in (
+        ("x.cu", text_of(pairs, sm, strict=strict)),
+        ("x.h", render.render_header(config(pairs), ARCHS[sm])),
+    ):
         command = [program, f"--style=file:{ROOT / '.clang-format'}", f"--assume-filename={name}"]
         formatted = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
         assert formatted == text
@@ -143,7 +148,7 @@ def test_the_compiler_of_the_kernel_sees_no_constant_that_it_does_not_need(pairs
 def test_every_rule_that_speaks_is_asserted_or_checked_and_no_other(pairs: str, sm: int, strict: bool) -> None:
     text = text_of(pairs, sm, strict=strict)
     known = derive.values(config(pairs), ARCHS[sm], strict_isa=strict)
-    stated = set(re.findall(r"\b([A-Z][0-9]{3}) ", text))
+    stated = set(re.findall(r"\b([A-Z][0-9]{3})[: ]", text))
     speaking = {r.id for r in rules.RULES if r.scope != "toolchain" and r.applies(known)}
     # A rule of structure alone that holds is no news.
     silent = {
@@ -285,16 +290,17 @@ def test_the_banner_says_how_the_file_is_made() -> None:
 
 def test_the_header() -> None:
     case = config("copy=cpasync,stages=3,acc=f16,d=f16")
-    text = render.render_header(case)
-    guard = f"{str(case).upper()}_H"
+    text = render.render_header(case, SM80)
+    guard = f"WMMAGEN_{case}_H"
     assert f"#ifndef {guard}\n#define {guard}\n" in text and text.endswith(f"#endif  // {guard}\n")
     assert 'extern "C" {' in text and "#ifdef __cplusplus" in text
     assert f"wmmagen_status {case}(" in text
-    assert "multiples of 128, 128 and 32" in text and "half, row-major" in text
+    assert "N is a multiple of 128\n" in text and "f16, row-major" in text
     # Plain C: no namespace, no C++ header, no comment-free template.
     assert not re.search(r"\b(namespace|template|constexpr|nullptr|std::)\b", code_of(text))
     assert re.findall(r"#include <(.*)>", text) == ["cuda_runtime_api.h"]
-    assert "my_gemm(" in render.render_header(case, "my_gemm") and "MY_GEMM_H" in render.render_header(case, "my_gemm")
+    other = render.render_header(case, SM80, symbol="my_gemm")
+    assert "my_gemm(" in other and "WMMAGEN_my_gemm_H" in other
 
 
 def test_the_header_declares_what_the_file_defines() -> None:
@@ -306,7 +312,7 @@ def test_the_header_declares_what_the_file_defines() -> None:
     def status(text: str) -> str:
         return text[text.index("#ifndef WMMAGEN_STATUS") : text.index("} wmmagen_status;")]
 
-    text, header = text_of(""), render.render_header(config(""))
+    text, header = text_of(""), render.render_header(config(""), SM80)
     assert signature(text) == signature(header)
     assert status(text) == status(header)
     assert {s.value for s in rules.Status} <= set(re.findall(r"WMMAGEN_\w+", status(text)))

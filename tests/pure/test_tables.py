@@ -26,6 +26,7 @@ GUIDE = [
     ("s4", "s32", "8x8x32", 75, "rc"),
     ("u4", "s32", "8x8x32", 75, "rc"),
     ("b1", "s32", "8x8x128", 75, "rc"),
+    ("b1", "s32", "8x8x128", 80, "rc"),
 ]
 
 #: Bytes to which the PTX ISA aligns every row: operand, accumulator, shape, of A, of B, of C and D.
@@ -48,6 +49,13 @@ ALIGNMENTS = [
 
 def test_instructions_are_the_guide_s() -> None:
     found = {(i.a.name, i.acc.name, i.shape, i.min_sm, i.layouts) for i in INSTRUCTIONS}
+    products = {(i.a.name, i.product): (i.min_sm, i.removed_sm) for i in INSTRUCTIONS if i.a.experimental}
+    assert products == {
+        ("s4", "mul"): (75, 90),
+        ("u4", "mul"): (75, 90),
+        ("b1", "xor"): (75, 90),
+        ("b1", "and"): (80, 0),
+    }
     wanted = {
         (a, acc, shape, sm, tuple(layouts.split())) for a, acc, shapes, sm, layouts in GUIDE for shape in shapes.split()
     }

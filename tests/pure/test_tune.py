@@ -26,7 +26,7 @@ from wmmagen.errors import LaunchFault, MissingPiece, RequestError, StudyError
 from wmmagen.records import Outcome, Record
 from wmmagen.space import Space, point_of
 from wmmagen.timing import Timing
-from wmmagen.tune import Progress, Proposer, Study, find_study, load_records, open_study, sweep
+from wmmagen.tune import Progress, Proposer, Study, find_study, open_study, sweep
 
 F32 = Operation(t.F16, t.F32, t.F32)
 F16 = Operation(t.F16, t.F16, t.F16)
@@ -90,10 +90,10 @@ def test_records_outlive_the_process_that_kept_them(tmp_path: Path, study: Study
     kept = [timed(a), failed(b), untimed(c)]
     for record in kept:
         study.add(record)
-        assert load_records(study)[-1] == record
-    assert load_records(open_at(tmp_path / "s.db")) == kept
-    assert load_records(find_study("s", tmp_path)) == kept
-    assert load_records(find_study(str(tmp_path / "s.db"))) == kept
+        assert study.records()[-1] == record
+    assert open_at(tmp_path / "s.db").records() == kept
+    assert find_study("s", tmp_path).records() == kept
+    assert find_study(str(tmp_path / "s.db")).records() == kept
 
 
 def test_other_readers_of_the_storage_see_states_and_values(tmp_path: Path, study: Study) -> None:
@@ -111,7 +111,7 @@ def test_a_study_says_what_it_is_about(tmp_path: Path) -> None:
     found = find_study("s", tmp_path).about
     assert found == made.about
     assert (found.arch, found.problem, found.fixed) == ("sm_75", SIZE, "warps=2x2,feed=shared")
-    assert found.asked_operation == F16 and found.version == wmmagen.__version__
+    assert found.operation.startswith("a=f16,acc=f16") and found.version == wmmagen.__version__
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_two_studies_may_share_a_storage(tmp_path: Path) -> None:
     two = open_study("two", url, arch=ARCHS[75], operation=F32, problem=SIZE)
     config = few().at(0)
     one.add(timed(config))
-    assert len(load_records(one)) == 1 and load_records(two) == []
+    assert len(one.records()) == 1 and two.records() == []
     with pytest.raises(StudyError, match="2 studies: one two"):
         find_study(str(tmp_path / "both.db"))
 
@@ -360,9 +360,9 @@ def test_progress_is_told(study: Study) -> None:
     sweep(few(), timed, study, trials=5)
     sweep(few(), timed, study, trials=12, on_record=lambda record, progress: seen.append((record, progress)))
     assert [(p.tried, p.wanted, p.new) for _, p in seen] == [(n, 12, n - 5) for n in range(6, 13)]
-    chosen = choose(load_records(study))
+    chosen = choose(study.records())
     assert chosen is not None and seen[-1][1].best == chosen.best
-    assert [r for r, _ in seen] == load_records(study)[5:]
+    assert [r for r, _ in seen] == study.records()[5:]
 
 
 def test_a_fault_is_a_record_and_anything_else_goes_up(study: Study) -> None:
@@ -378,7 +378,7 @@ def test_a_fault_is_a_record_and_anything_else_goes_up(study: Study) -> None:
 
     with pytest.raises(MissingPiece):
         sweep(few(), trial, study)
-    kept = load_records(study)
+    kept = study.records()
     assert [r.name for r in kept] == [name(c) for c in calls[:5]]
     assert (kept[2].outcome, kept[2].detail, kept[2].arch) == (Outcome.LAUNCH, "too many resources requested", "sm_80")
 
@@ -405,13 +405,13 @@ def test_an_interrupt_loses_nothing_that_is_finished(study: Study, when: str, mo
         monkeypatch.setattr(study, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sweep(few(), trial, study)
-    assert [r.name for r in load_records(study)] == finished and len(finished) == 4
+    assert [r.name for r in study.records()] == finished and len(finished) == 4
 
 
 def test_what_cannot_be_swept_is_refused_before_any_trial(study: Study) -> None:
     with pytest.raises(RequestError):
         sweep(Space(F32, ARCHS[75], read_pairs("copy=cpasync")), timed, study)
-    assert load_records(study) == []
+    assert study.records() == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ def test_a_killed_sweep_loses_at_most_the_candidate_in_flight(tmp_path: Path) ->
     process.communicate()
     finished = log.read_text().splitlines()
     study = open_at(path)
-    kept = [r.name for r in load_records(study)]
+    kept = [r.name for r in study.records()]
     assert kept in (finished, finished[:-1])
     tried: list[str] = []
     sweep(many(), lambda c: tried.append(name(c)) or timed(c), study, trials=30)  # type: ignore[func-returns-value]
@@ -471,7 +471,7 @@ def test_processes_on_one_study_lose_nothing_and_show_nothing(tmp_path: Path) ->
     said = [process.communicate(timeout=100)[0] for process in processes]
     assert said == [""] * len(logs) and [p.returncode for p in processes] == [0] * len(logs)
     done = Counter(line for log in logs if log.exists() for line in log.read_text().splitlines())
-    assert Counter(r.name for r in load_records(open_at(path))) == done
+    assert Counter(r.name for r in open_at(path).records()) == done
     # Each of the others may have had one candidate in flight when the last one was kept.
     assert wanted <= len(done) <= wanted + len(logs) - 1
     # Processes that went on in step, as they begin, would try everything three times.

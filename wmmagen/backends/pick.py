@@ -8,10 +8,10 @@ from typing import Self
 
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
-from wmmagen.errors import ConfigError, MissingPiece, RequestError
+from wmmagen.errors import ConfigError, MissingPiece
 from wmmagen.records import Outcome, Record
 
-KINDS = ("auto", "gpu", "cpu")
+KINDS = ("auto", "gpu")
 #: The architecture that is meant where nobody names one and no GPU is here: the oldest that is supported.
 OLDEST = ARCHS[75]
 
@@ -40,7 +40,10 @@ class Place:
             MissingPiece: there is none.
         """
         if self.backend is None:
-            raise MissingPiece(f"nothing here can run {self.arch} kernels: {self.why}", "a machine with a GPU")
+            raise MissingPiece(
+                f"nothing here can run {self.arch} kernels: {self.why}",
+                f"run it where there is an NVIDIA GPU of {self.arch} or later and its driver; `wmmagen doctor` looks",
+            )
         return self.backend
 
     def settles(self, record: Record) -> bool:
@@ -86,12 +89,9 @@ def pick(kind: str, arch: Arch) -> Place:
     Raises:
         ConfigError: ``kind`` is none of :data:`KINDS`.
         MissingPiece: a GPU was demanded and none here can run kernels of ``arch``.
-        RequestError: ``cpu``, which is not there yet.
     """
     if kind not in KINDS:
         raise ConfigError(f"--backend {kind!r} is not known", f"one of: {' '.join(KINDS)}")
-    if kind == "cpu":
-        raise RequestError("--backend cpu: the CPU executor is not there yet", "--backend auto or gpu")
     try:
         backend = _best_gpu(arch)
     except MissingPiece as missing:

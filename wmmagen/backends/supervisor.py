@@ -12,6 +12,7 @@ outcome of :class:`wmmagen.errors.Fault`. After ``launch`` it goes on, after any
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -68,6 +69,12 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+    def cut(self) -> None:
+        """End every read and write of this end that is under way, whoever holds the other one."""
+        # Where the other end has gone already, there is nothing left to cut.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, message: object) -> None:
         """Send one message, waiting until the other end took it.
@@ -140,17 +147,22 @@ def _end_with_parent(descriptor: int) -> None:
 
 
 class _Deadline:
-    """Kills a process at its time, so that no read or write of its socket can outlast it."""
+    """Kills a process at its time and cuts its socket, so that no read or write of it can outlast the limit.
 
-    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+    Killing alone is not enough: a grandchild may hold the other end, or a driver keep the process from dying.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, seconds: float) -> None:
         self.expired = False
         self._process = process
+        self._channel = channel
         self._timer = threading.Timer(seconds, self._expire)
         self._timer.daemon = True
 
     def _expire(self) -> None:
         self.expired = True
         self._process.kill()
+        self._channel.cut()
 
     def __enter__(self) -> Self:
         self._timer.start()
@@ -282,7 +294,7 @@ class Supervisor:
     def _start(self) -> None:
         """Start a worker and wait until it is ready. None is left on every other way out of here."""
         self._worker = worker = _Worker()
-        deadline = _Deadline(worker.process, self._start_limit_s)
+        deadline = _Deadline(worker.process, worker.channel, self._start_limit_s)
         why = "interrupted"
         try:
             with deadline:
@@ -308,7 +320,7 @@ class Supervisor:
         """Send and receive. The worker is ended on every way out of here but a reply that came in time."""
         worker = self._worker
         assert worker is not None
-        deadline = _Deadline(worker.process, limit_s)
+        deadline = _Deadline(worker.process, worker.channel, limit_s)
         answered = False
         try:
             with deadline:

@@ -1,0 +1,198 @@
+"""What people read: the same facts as --json, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes import NumpyBackend
+from wmmagen import cli, job, trial
+from wmmagen.arch import ARCHS
+from wmmagen.backends import pick
+from wmmagen.backends.pick import Place
+from wmmagen.config import Problem
+from wmmagen.defaults import read_config
+from wmmagen.errors import CrashFault, MissingPiece
+from wmmagen.records import Outcome
+from wmmagen.timing import Timing, TimingProtocol
+
+SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,k_steps=2,copy=ld"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NumpyBackend]:
+    def put(**more: Any) -> NumpyBackend:
+        backend = NumpyBackend(**more)
+        monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(backend, arch))
+        return backend
+
+    return put
+
+
+def test_a_sweep_with_a_card(card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+
+    def crash(name: str) -> CrashFault | None:
+        seen.append(name)
+        return CrashFault("an illegal address") if name == seen[0] else None
+
+    card(fault_of=crash)
+    assert cli.run([*SWEEP, "--trials", "4"]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0].startswith("backend gpu: a card of NumPy (sm_75) runs sm_75 kernels as they are")
+    assert "Ranking for 128x128x128, 3 right and timed" in said.out
+    assert "  ok          3" in lines
+    assert "  crash       1" in lines
+    assert "an illegal address" in said.out
+    assert "points are legal for 128x128x128 on sm_75; removed most by" in said.out
+    (winner,) = (line for line in lines if line.startswith("Winner: "))
+    assert Path(winner.removeprefix("Winner: ")).is_file()
+    assert lines[-1] == "Next: wmmagen emit --best sm_75_f16_f32_f32_rr_128x128x128 --to DIR"
+    assert said.err.count("[4/4]") == 1
+
+
+def test_the_printed_command_finds_a_study_that_lies_elsewhere(
+    card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]
+) -> None:
+    card()
+    assert cli.run([*SWEEP, "--trials", "1", "--storage", "my studies/one.db"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Next: wmmagen emit --best 'my studies/one.db' --to DIR"
+    assert cli.run(["emit", "--best", "my studies/one.db", "--to", "out"]) == 0
+
+
+def test_a_sweep_without_a_card_repeats_its_own_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(*arguments: object) -> object:
+        raise MissingPiece("there is no GPU in this test", "another test")
+
+    monkeypatch.setattr(pick, "_best_gpu", none)
+    command = [*SWEEP, "--trials", "2"]
+    assert cli.run(command) == 0
+    out = capsys.readouterr().out
+    assert "UNVERIFIED" in out
+    assert f"wmmagen {' '.join(command)}" in out
+
+
+def test_only_what_was_asked_for_is_ranked(
+    card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]
+) -> None:
+    card()
+    assert cli.run([*SWEEP, "--trials", "6"]) == 0
+    capsys.readouterr()
+    assert cli.run([*SWEEP[:-1], "warps=2x1,k_steps=2,copy=ld", "--trials", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "1 right and timed" in out
+    assert "_w2x1_" in out
+    assert "_w2x2_" not in out
+
+
+def test_a_card_on_which_all_fail_has_no_winner_of_another(
+    card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]
+) -> None:
+    card(device="card one (sm_75)")
+    assert cli.run([*SWEEP, "--trials", "2"]) == 0
+
+    def spoil(name: str, d: np.ndarray) -> None:
+        d[0, 0] += 1
+
+    card(device="card two (sm_75)", spoil=spoil)
+    assert cli.run([*SWEEP, "--trials", "1"]) == 1
+    assert "Winner" not in capsys.readouterr().out.split("card two")[-1]
+
+
+def test_an_impossible_time_is_a_fault() -> None:
+    class Liar(NumpyBackend):
+        def time(self, *arguments: object, **more: object) -> Timing:
+            return Timing(1e-6, (1e-6, 1e-6), 15, 4096, "warm", "normal", True, ())
+
+    kernel = read_config("warps=2x2,frags=1x1,k_steps=2", ARCHS[75])
+    problem = Problem.packed(kernel.operation, 64, 96, 128)
+    record = trial.try_out(kernel, ARCHS[75], problem, Liar(), TimingProtocol())
+    assert record.outcome is Outcome.LAUNCH
+    assert "TFLOP/s" in record.detail
+    assert record.timing is None
+
+
+def test_a_changed_template_is_tried_again(
+    card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card()
+    assert cli.run([*SWEEP, "--trials", "2"]) == 0
+    monkeypatch.setattr(job, "_fingerprint", lambda name, arch: "another text")
+    assert cli.run(["emit", "--best", "sm_75_f16_f32_f32_rr_128x128x128", "--to", "out"]) == 2
+    assert "other templates" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_another_compiler_is_tried_again(
+    card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card()
+    assert cli.run([*SWEEP, "--trials", "2", "--json"]) == 0
+    monkeypatch.setattr(job.nvrtc, "title", lambda: "NVRTC 99.0")
+    assert cli.run([*SWEEP, "--trials", "1", "--json"]) in (0, 1)
+    assert '"new": 1' in capsys.readouterr().out
+
+
+def test_the_doctor_says_each_thing_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["doctor"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("   ")]
+    assert len(lines) == len(set(lines))
+
+
+def test_a_refusal_says_its_fix_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["render", "pad_a=4", "--arch", "sm_75"]) == 2
+    assert capsys.readouterr().err.count("nearest legal") == 1
+
+
+def test_one_rule_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["rules", "L201"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("L201  staged-ldm-a")
+    assert "load_matrix_sync" in out
+    assert "L202" not in out
+    assert cli.run(["rules", "L999"]) == 2
+
+
+def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["check", "acc=\x1b[31mred", "--arch", "sm_75"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--budget", "0"],
+        ["--budget", "-1"],
+        ["--problem", "0"],
+        ["--problem", "0x128x128"],
+        ["--storage", "mysql://h:abc/db"],
+        ["--storage", "http://[::1"],
+        ["--storage", "."],
+        ["--study", "my study"],
+        ["--generated", "a_file"],
+    ],
+)
+def test_requests_that_cannot_be_leave_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a_file").write_text("mine")
+    assert cli.run(["sweep", "--arch", "sm_75", *arguments]) == 2
+    assert capsys.readouterr().err
+    assert [p.name for p in Path().iterdir()] == ["a_file"]
+
+
+def test_a_study_that_is_not_there_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["emit", "--best", "sqlite:///typo.db", "--to", "out"]) == 2
+    assert capsys.readouterr().err
+    assert list(Path().iterdir()) == []
