@@ -15,7 +15,7 @@ from rich.status import Status
 from wmmagen.config import Problem
 from wmmagen.doctor import Finding
 from wmmagen.records import Facts, Outcome, Record
-from wmmagen.rules import Rule, Violation
+from wmmagen.rules import RULES, Rule, Violation
 from wmmagen.trial import Run, tflops
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def sweep_result(result: Result, again: str) -> str:
 
 def _space(result: Result) -> str:
     space = result.space
-    most = sorted(space.removed.items(), key=lambda item: -item[1])[:REMOVERS]
+    # That most axes mean nothing under some value of another says little about the request.
+    telling = {rule.id: space.removed[rule.id] for rule in RULES if rule.id in space.removed and not rule.structural}
+    most = sorted(telling.items(), key=lambda item: -item[1])[:REMOVERS]
     removers = ", ".join(f"{rule} {count}" for rule, count in most)
     words = f"Space: {len(space)} of {space.raw} points are legal for {result.problem} on {result.place.arch}"
     return f"{words}; removed most by {removers} (wmmagen rules ID)." if removers else f"{words}."

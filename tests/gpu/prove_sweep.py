@@ -10,6 +10,7 @@ where it does, and, with --at-least, where the best reaches so many TFLOP/s.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable
@@ -121,9 +122,10 @@ def main() -> int:
         device = place.demanded().device
     best = result.choice.best if result.choice else None
     rate = tflops(request.problem, best.timing.median_us) if best and best.timing else 0.0
+    again = shlex.join(["python", *sys.argv])
     found = complaints(list(result.records), saboteur.victims, rate, asked.at_least)
     planted = "\n".join(f"planted: {name}: {outcome}" for name, outcome in saboteur.victims.items())
-    text = "\n".join([f"{device}, best {rate:.1f} TFLOP/s", planted, show.sweep_result(result), *found]) + "\n"
+    text = "\n".join([f"{device}, best {rate:.1f} TFLOP/s", planted, show.sweep_result(result, again), *found]) + "\n"
     stem = f"{request.study_name}_on_{device.split(' (')[0].replace(' ', '_')}"
     emit.write(asked.to / f"{stem}.jsonl", to_text(result.records))
     emit.write(asked.to / f"{stem}.txt", text.replace(folder, "…"))

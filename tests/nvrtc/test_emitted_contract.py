@@ -79,8 +79,8 @@ def test_two_kernels_link_into_one_c_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "symbol",
-    ["return", "THREADS", "BLOCK_M", "malloc", "cudaMalloc", "int4", "dim3", "wmmagen_status", "WMMAGEN_OK", "A", "", "9a",
-     "a b", "acc", "kernel", "half2", "float4", "threadIdx", "printf", "ä", "x" * 201],
+    ["return", "THREADS", "BLOCK_M", "malloc", "cudaMalloc", "int4", "dim3", "wmmagen_status", "WMMAGEN_OK", "A", "",
+     "9a", "a b", "acc", "kernel", "half2", "float4", "threadIdx", "printf", "ä", "x" * 201],
 )  # fmt: skip
 def test_names_that_cannot_compile_are_refused(symbol: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot name"):
