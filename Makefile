@@ -24,12 +24,13 @@ lint: $(STAMP)
 gpu-test: $(STAMP)
 	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
 
-# Every committed kernel and document again, from its own name.
+# Every committed kernel again, from its own name, and the documents that are made.
 generated: $(STAMP)
-	for file in generated/*/*.cu; do \
-	  $(BIN)/wmmagen render "$$(basename "$$file" .cu)" --arch "$$(basename "$$(dirname "$$file")")" > "$$file.new" \
+	while read -r name; do \
+	  file="generated/$$name.cu"; \
+	  $(BIN)/wmmagen render "$$(basename "$$name")" --arch "$$(dirname "$$name")" > "$$file.new" \
 	  && mv "$$file.new" "$$file" || exit 1; \
-	done
+	done < generated/shipped.txt
 	$(BIN)/python -m wmmagen.documents
 
 clean:

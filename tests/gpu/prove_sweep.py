@@ -10,7 +10,6 @@ where it does, and, with --at-least, where the best reaches so many TFLOP/s.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable
@@ -122,7 +121,7 @@ def main() -> int:
         device = place.demanded().device
     best = result.choice.best if result.choice else None
     rate = tflops(request.problem, best.timing.median_us) if best and best.timing else 0.0
-    again = shlex.join(["python", *sys.argv])
+    again = f"python tests/gpu/prove_sweep.py --arch {arch} --problem {asked.problem} --trials {asked.trials}"
     found = complaints(list(result.records), saboteur.victims, rate, asked.at_least)
     planted = "\n".join(f"planted: {name}: {outcome}" for name, outcome in saboteur.victims.items())
     text = "\n".join([f"{device}, best {rate:.1f} TFLOP/s", planted, show.sweep_result(result, again), *found]) + "\n"

@@ -11,7 +11,8 @@ from wmmagen.config import parse
 from wmmagen.render import render
 
 FOLDER = Path(__file__).resolve().parents[2] / "generated"
-FILES = sorted(FOLDER.glob("*/*.cu"))
+#: Winners of sweeps may lie beside them, made by whatever templates there were.
+FILES = [FOLDER / f"{name}.cu" for name in (FOLDER / "shipped.txt").read_text(encoding="utf-8").split()]
 each = pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}/{f.stem[10:]}")
 
 

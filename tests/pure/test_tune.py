@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -477,3 +478,23 @@ def test_processes_on_one_study_lose_nothing_and_show_nothing(tmp_path: Path) ->
     # Processes that went on in step, as they begin, would try everything three times.
     assert done.total() < 2 * len(done)
     assert all(many().contains(parse(kernel)) for kernel in done)
+
+
+def test_what_is_drawn_depends_on_what_was_told() -> None:
+    """TPE at work: two studies that differ only in which points were fast draw different points."""
+
+    def drawn(best: str) -> list[int | None]:
+        space = Space(F32, ARCHS[90], read_pairs("inst=16x16x16,feed=shared"))
+        proposer = Proposer(space, seed=1, first=[])
+        for place in range(0, len(space), len(space) // 60):
+            config = space.at(place)
+            median = 10.0 if str(config.warps) == best else 100.0
+            told = timed(config)
+            assert told.timing is not None
+            timing = replace(told.timing, median_us=median, interval_us=(median, median))
+            proposer.tell(replace(told, timing=timing))
+        return [proposer._draw(random.Random(seed)) for seed in range(12)]
+
+    one, other = drawn("4x2"), drawn("1x1")
+    assert None not in one
+    assert one != other
