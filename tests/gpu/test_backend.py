@@ -177,7 +177,8 @@ def test_an_endless_kernel_is_killed_and_the_next_time_is_undisturbed(gpu: GpuBa
     assert 3.0 <= time.monotonic() - begin < 60.0
     check_add(gpu)
     after = time_spin(gpu, 100_000)
-    assert after.median_us == pytest.approx(before.median_us, rel=0.25)
+    # The card's clock moves; a worker still busy with the killed kernel would be off by far more.
+    assert 0.75 < after.median_us / before.median_us < 1.25
 
 
 def test_dynamic_shared_memory_beyond_48_kb(gpu: GpuBackend) -> None:
@@ -234,7 +235,8 @@ def test_timing_is_positive_and_its_interval_holds_the_median(gpu: GpuBackend) -
 
 def test_twice_the_work_takes_twice_the_time(gpu: GpuBackend) -> None:
     single, double = time_spin(gpu, 200_000), time_spin(gpu, 400_000)
-    assert double.median_us / single.median_us == pytest.approx(2.0, rel=0.15)
+    # Spinning is counted in clock cycles, and the clock moves.
+    assert 1.7 < double.median_us / single.median_us < 2.3
 
 
 def test_a_kernel_longer_than_a_replay_is_launched_once(gpu: GpuBackend) -> None:

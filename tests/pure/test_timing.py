@@ -50,7 +50,8 @@ def test_a_constant_kernel_is_sized_and_clean() -> None:
     result = device.measure()
     assert result.flags == () and result.steady
     assert result.launches * 10.0 >= TimingProtocol().min_replay_us
-    assert result.median_us == pytest.approx(10.0, rel=0.005)
+    # The launch gap, spread over the launches of a replay, is all that is added.
+    assert 10.0 < result.median_us < 10.05
     assert result.interval_us == (result.median_us, result.median_us)
     assert result.samples == TimingProtocol().min_samples
     assert device.prepared[0] == 1
@@ -73,7 +74,7 @@ def test_a_drift_is_warmed_away() -> None:
     result = device.measure()
     assert result.steady and result.flags == ()
     assert result.launches * result.median_us >= TimingProtocol().min_replay_us
-    assert result.median_us == pytest.approx(20.0, rel=0.01)
+    assert 20.0 < result.median_us < 20.2
 
 
 def test_what_is_never_steady_is_flagged() -> None:
@@ -94,7 +95,7 @@ def test_a_huge_kernel_is_one_launch() -> None:
     result = device.measure()
     assert result.launches == 1 and device.prepared == [1]
     assert result.steady
-    assert result.median_us == pytest.approx(400_006.0)
+    assert result.median_us == 400_006.0
 
 
 def test_max_seconds_is_respected_and_leaves_at_least_one_sample() -> None:
