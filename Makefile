@@ -5,7 +5,7 @@ ARCH ?= sm_75
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test lint gpu-test generated clean
+.PHONY: sweep test lint gpu-test proof generated clean
 
 # The main job: legal variants, compiled, validated and timed where there is a GPU.
 sweep: $(STAMP)
@@ -23,6 +23,12 @@ lint: $(STAMP)
 # The tests that need a GPU; fails where there is none instead of skipping.
 gpu-test: $(STAMP)
 	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
+
+# The long proofs, which need a GPU, and their records, which are committed.
+proof: $(STAMP)
+	$(BIN)/python tests/gpu/prove_grid.py
+	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300
+	$(BIN)/python tests/gpu/prove_sweep.py --arch sm_75 --trials 40
 
 # Every committed kernel again, from its own name, and the documents that are made.
 generated: $(STAMP)

@@ -84,7 +84,7 @@ def _aside(text: str) -> None:
 
 @app.command()
 def doctor(as_json: AsJson = False) -> int:
-    """Say what is here, what is missing, and the command that brings it."""
+    """Say what is here and what is missing."""
     from wmmagen import doctor as examination
     from wmmagen import show
 
@@ -117,7 +117,7 @@ def show_rules(
 def check(
     text: Config, arch: ArchName = None, problem: Size = None, strict_isa: StrictIsa = False, as_json: AsJson = False
 ) -> int:
-    """Say whether a configuration is legal, or every rule that it breaks."""
+    """Say whether a configuration is legal."""
     from wmmagen import show
 
     target = _arch(arch)
@@ -151,7 +151,7 @@ def render_source(
 
 @app.command("compile")
 def compile_kernel(text: Config, arch: ArchName = None, strict_isa: StrictIsa = False, as_json: AsJson = False) -> int:
-    """Compile a configuration and print what the compiler says."""
+    """Print what the compiler says of one."""
     from wmmagen import show, trial
 
     target = _arch(arch)
@@ -186,7 +186,7 @@ def validate(
     pattern: Annotated[str, typer.Option("--pattern", help="Which exact inputs: auto or field.")] = "auto",
     as_json: AsJson = False,
 ) -> int:
-    """Run a configuration on exact inputs and judge its result bit for bit."""
+    """Run one on exact inputs, judge bit for bit."""
     from wmmagen import show, trial
 
     target = _arch(arch)
@@ -238,7 +238,7 @@ def sweep(
     ),
     as_json: AsJson = False,
 ) -> int:
-    """Search the legal variants: compile, validate and time them, and write the winner's file."""
+    """Find the fastest right variant."""
     from wmmagen import job, show
 
     target = _arch(arch)
@@ -286,7 +286,7 @@ def emit(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Write a kernel's .cu and its header for another project."""
+    """Write the files for another project."""
     from wmmagen import emit as emission
     from wmmagen import job
 
@@ -351,7 +351,11 @@ def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
         _report(error.kind, error.message, error.fix, as_json)
         return error.exit_status
     except typer.TyperException as error:
-        _report("usage", error.format_message(), "wmmagen --help, or --help behind a command", as_json)
+        text = error.format_message()
+        if text.startswith("Usage:") and not as_json:
+            _aside(text)  # nothing was asked for: the help is the answer
+        else:
+            _report("usage", text, "wmmagen --help, or --help behind a command", as_json)
         return error.exit_code
     except MemoryError:
         _report("missing", "this needs more memory than there is", "a smaller --problem", as_json)

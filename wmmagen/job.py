@@ -213,7 +213,7 @@ def _fingerprint(name: str, arch: Arch) -> str:
 def _conclude(request: Request, place: Place, space: Space, done: tune.SweepResult) -> Result:
     """What the records of this request and this place amount to; a study may hold others."""
     known = choose.latest(done.records)
-    records = [r for r in known if settles(r, place, request.arch) and space.contains(parse(r.name))]
+    records = [r for r in known if settles(r, place, request.arch) and _belongs(r, space)]
     choice = choose.choose(records) if place.backend else None
     file = None
     if choice is not None:
@@ -221,6 +221,13 @@ def _conclude(request: Request, place: Place, space: Space, done: tune.SweepResu
         emit.write(file, render(parse(choice.best.name), request.arch).text)
     leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
     return Result(request, place, space, tuple(records), done.new, choice, leading, file, done.seconds)
+
+
+def _belongs(record: Record, space: Space) -> bool:
+    try:
+        return space.contains(parse(record.name))
+    except RequestError:
+        return False  # a name of another version
 
 
 def best_of(study: str) -> tuple[KernelConfig, Arch]:
