@@ -7,12 +7,14 @@ is illegal or known becomes a trial.
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import logging
 import math
 import os
 import random
 import re
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -207,8 +209,21 @@ def find_study(name_or_path: str, folder: Path | None = None) -> Study:
         raise StudyError(
             f"there is no study {name_or_path!r}, neither as a file nor in {folder}", _nearest(path.stem, folder)
         )
-    _demand_database(path)
-    return _open_existing(_locate(path)[0], path.stem)
+    place = _writable(path)
+    _demand_database(place)
+    return _open_existing(_locate(place)[0], path.stem)
+
+
+def _writable(path: Path) -> Path:
+    """``path``, or a copy of it where SQLite cannot write: it has to even to read a study in WAL mode."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return path
+    folder = tempfile.mkdtemp(prefix="wmmagen-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for part in path.parent.glob(f"{path.name}*"):  # the study and what is not yet merged into it
+        if part.name.removeprefix(path.name) in ("", "-wal"):
+            shutil.copyfile(part, Path(folder, part.name))
+    return Path(folder, path.name)
 
 
 def _nearest(stem: str, folder: Path) -> str:

@@ -86,6 +86,14 @@ def test_one_key_alone_becomes_a_kernel_that_is_made(pairs: str) -> None:
         "warps=1x8,copy=ld",
         "stages=2,pad_a=0",
         "copy=none,acc=f16,d=f16",
+        # None of these is reached by the preferences; the space has an answer for each.
+        "warps=2x3,k_steps=2",
+        "warps=2x6,k_steps=2",
+        "warps=5x6",
+        "warps=8x2,frags=1x3",
+        "warps=3x3,k_steps=1",
+        "frags=4x3,k_steps=32",
+        "warps=3x8",
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])

@@ -498,3 +498,16 @@ def test_what_is_drawn_depends_on_what_was_told() -> None:
     one, other = drawn("4x2"), drawn("1x1")
     assert None not in one
     assert one != other
+
+
+def test_a_study_that_cannot_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = open_at(tmp_path / "s.db")
+    kept = timed(few().at(0))
+    study.add(kept)
+    before = (tmp_path / "s.db").read_bytes()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(tmp_path) not in str(path) and access(path, mode))
+    found = find_study(str(tmp_path / "s.db"))
+    assert found.records() == [kept]
+    assert str(tmp_path) not in found.url
+    assert (tmp_path / "s.db").read_bytes() == before
