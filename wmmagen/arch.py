@@ -61,10 +61,6 @@ class Arch:
         """``sm_75``."""
         return f"sm_{self.sm}"
 
-    @property
-    def major(self) -> int:
-        return self.sm // 10
-
     def __str__(self) -> str:
         return self.name
 

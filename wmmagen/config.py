@@ -361,11 +361,6 @@ def spell(value: Any) -> str:
     return value.name if isinstance(value, ElementType) else str(value)
 
 
-def as_pairs(config: KernelConfig) -> str:
-    """The configuration as ``key=value,…``, every key spelt out."""
-    return ",".join(f"{key}={spell(value)}" for key, value in values_of(config).items())
-
-
 def read_size(text: str) -> tuple[int, int, int]:
     """``MxNxK``, or one number for the cube.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from wmmagen import derive, instructions
 from wmmagen.arch import Arch
-from wmmagen.config import CONFIG_KEYS, KernelConfig, Problem, build, spell, values_of
+from wmmagen.config import KernelConfig, Problem, spell, values_of
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.errors import IllegalConfig
@@ -847,14 +847,6 @@ def _nearest(rule: Rule, knob: str, known: Mapping[str, Any]) -> str:
 _REACH = 4096
 #: Counts begin with 1, everything else with 0.
 _LEAST = {"stages": 1, "k_steps": 1}
-
-
-def with_values(config: KernelConfig, **changes: Any) -> KernelConfig:
-    """``config`` with some keys changed, the operation's among them."""
-    unknown = changes.keys() - set(CONFIG_KEYS)
-    if unknown:
-        raise KeyError(f"no keys of a configuration: {sorted(unknown)}")
-    return build({**values_of(config), **changes})
 
 
 def launch_rules(*, strict_isa: bool = False) -> tuple[Rule, ...]:

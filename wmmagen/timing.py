@@ -126,12 +126,6 @@ class Timing:
     steady: bool = True
     flags: tuple[str, ...] = ()
 
-    @property
-    def relative_half_width(self) -> float:
-        """Half the width of the interval, relative to the median."""
-        low, high = self.interval_us
-        return (high - low) / 2 / self.median_us
-
     def to_json(self) -> dict[str, object]:
         """As plain JSON values; :meth:`from_json` reads it back."""
         fields: dict[str, object] = dataclasses.asdict(self)

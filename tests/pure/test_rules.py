@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from wmmagen import derive, rules
 from wmmagen.arch import ARCHS
-from wmmagen.config import MAX_SIZE, KernelConfig, Problem, read_value
+from wmmagen.config import MAX_SIZE, KernelConfig, Problem, build, read_value, values_of
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.rules import RULES, Scope
 
@@ -257,7 +257,7 @@ def test_nearest_values_keep_the_rule_and_none_is_nearer(id: str) -> None:
 def keeps(id: str, case: Break, key: str, value: int) -> bool:
     if key in ("stages", "k_steps") and value == 0:
         return False
-    changed = rules.with_values(config(case.breaks), **{key: value})
+    changed = build({**values_of(config(case.breaks)), key: value})
     return id not in broken_ids(changed, case.where, strict_isa=case.strict)
 
 
