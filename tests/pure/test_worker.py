@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from wmmagen.backends import Launch, Pointer, worker
-from wmmagen.backends.supervisor import READY, Channel, Supervisor
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
+from wmmagen.supervisor import READY, Channel, Supervisor
 
 LIMIT_S = 30.0
 SHORT_S = 1.0
@@ -266,6 +266,39 @@ def test_an_interrupt_kills_the_child_and_propagates(make: Callable[..., Supervi
     assert supervisor.ask("pid", limit_s=LIMIT_S) != first
 
 
+def test_cancelling_ends_a_request_of_another_thread(make: Callable[..., Supervisor]) -> None:
+    supervisor = make()
+    first = supervisor.ask("pid", limit_s=LIMIT_S)
+    ended: list[type[BaseException]] = []
+
+    def ask() -> None:
+        try:
+            supervisor.ask("hang", limit_s=LIMIT_S)
+        except CrashFault as fault:
+            ended.append(type(fault))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    begin = time.monotonic()
+    time.sleep(0.3)
+    supervisor.cancel()
+    thread.join()
+    assert (ended, gone(first)) == ([CrashFault], True)
+    assert time.monotonic() - begin < LIMIT_S / 2
+    with pytest.raises(RuntimeError, match="closed"):
+        supervisor.ask("fine", limit_s=LIMIT_S)
+
+
+def test_cancelling_ends_a_start_that_is_under_way(make: Callable[..., Supervisor]) -> None:
+    supervisor = make(never_ready)
+    threading.Timer(0.5, supervisor.cancel).start()
+    begin = time.monotonic()
+    with pytest.raises(MissingPiece, match="did not start"):
+        supervisor.ask("fine", limit_s=LIMIT_S)
+    assert time.monotonic() - begin < LIMIT_S
+    assert supervisor.pid is None
+
+
 def test_the_child_ignores_an_interrupt(make: Callable[..., Supervisor]) -> None:
     supervisor = make()
     pid = supervisor.ask("pid", limit_s=LIMIT_S)
@@ -285,7 +318,7 @@ import sys
 sys.path.insert(0, {folder!r})
 print("main runs", flush=True)
 import test_worker
-from wmmagen.backends.supervisor import Supervisor
+from wmmagen.supervisor import Supervisor
 supervisor = Supervisor(test_worker.obedient)
 modules = supervisor.ask("modules", limit_s=60.0)
 print("cli" if any(m.startswith("wmmagen.cli") or m == "main_script" for m in modules) else "no cli", flush=True)

@@ -17,10 +17,10 @@ import numpy as np
 from wmmagen import nvrtc
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch
-from wmmagen.backends.supervisor import Supervisor
 from wmmagen.backends.worker import Attributes, Run, Time, serve
 from wmmagen.errors import MissingPiece, RequestError
 from wmmagen.nvrtc import Binary
+from wmmagen.supervisor import Supervisor
 from wmmagen.timing import Timing, TimingProtocol
 
 _ASSEMBLED = 64

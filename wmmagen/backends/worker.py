@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wmmagen.backends import Bytes, Launch
-from wmmagen.backends.supervisor import READY, Channel
 from wmmagen.errors import CrashFault, Fault, LaunchFault
+from wmmagen.supervisor import READY, Channel
 from wmmagen.timing import TimingProtocol
 
 if TYPE_CHECKING:

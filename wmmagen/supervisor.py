@@ -49,7 +49,7 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 import json, sys
 sys.path[:] = json.loads(sys.argv[2])
-from wmmagen.backends.supervisor import child
+from wmmagen.supervisor import child
 child(int(sys.argv[1]))
 """
 
@@ -285,8 +285,17 @@ class Supervisor:
             reply = self._exchange(request, limit_s, what)
             return self._interpret(reply, what)
 
+    def cancel(self) -> None:
+        """End the child now, also while another thread asks it: that request ends as a fault. Nothing follows it."""
+        # The lock is the asking thread's. What it starts after this line, it ends itself.
+        self._closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.process.kill()
+            worker.channel.cut()
+
     def close(self) -> None:
-        """End the child. Closing twice is closing once."""
+        """End the child, after the request that another thread may be asking. Closing twice is closing once."""
         with self._lock:
             self._closed = True
             self._drop()
@@ -297,6 +306,8 @@ class Supervisor:
         deadline = _Deadline(worker.process, worker.channel, self._start_limit_s)
         why = "interrupted"
         try:
+            if self._closed:
+                worker.process.kill()  # cancelled while it was made, when there was nothing to cancel
             with deadline:
                 worker.channel.send((self._target, self._arguments))
                 ready = bool(worker.channel.receive() == READY)
