@@ -150,13 +150,19 @@ def render_source(
 
 
 @app.command("compile")
-def compile_kernel(text: Config, arch: ArchName = None, strict_isa: StrictIsa = False, as_json: AsJson = False) -> int:
+def compile_kernel(
+    text: Config,
+    arch: ArchName = None,
+    strict_isa: StrictIsa = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Compile, also what was compiled before.")] = False,
+    as_json: AsJson = False,
+) -> int:
     """Print what the compiler says of one."""
-    from wmmagen import show, trial
+    from wmmagen import foundry, nvrtc, show, trial
 
     target = _arch(arch)
     kernel = _legal(text, target, strict_isa)
-    _, binary = trial.build(kernel, target)
+    _, binary = trial.build(kernel, target, nvrtc.compile_source if no_cache else foundry.compile_source)
     facts = trial.facts_of(kernel, target, binary)
     lint, tensor = trial.lint(facts), trial.tensor_instructions(binary)
     document = {
@@ -172,8 +178,10 @@ def compile_kernel(text: Config, arch: ArchName = None, strict_isa: StrictIsa = 
         "lint": lint,
         "compile_seconds": round(facts.compile_seconds, 3),
         "compiler": facts.compiler,
+        "cached": binary.cached,
     }
-    _answer(document, show.compiled(config.name(kernel), target.name, facts, tensor, lint), as_json)
+    text = show.compiled(config.name(kernel), target.name, facts, tensor, lint, cached=binary.cached)
+    _answer(document, text, as_json)
     return 0
 
 
@@ -226,6 +234,9 @@ def sweep(
         float | None,
         typer.Option(metavar="SECONDS", help="Begin no candidate after this; without --trials, as many as fit."),
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes that compile [one on each core].")
+    ] = None,
     fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every candidate shares.")] = "",
     backend: BackendKind = "auto",
     storage: Annotated[
@@ -255,6 +266,7 @@ def sweep(
         trials=None if exhaustive or (trials is None and budget is not None) else trials or job.DEFAULT_TRIALS,
         exhaustive=exhaustive,
         budget_s=budget,
+        jobs=jobs,
         storage=storage,
         study=study,
         generated=generated,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from wmmagen import __version__, nvrtc
+from wmmagen import __version__, cache, nvrtc
 from wmmagen import arch as archs
 from wmmagen.errors import CompileError, ConfigError, MissingPiece, WmmagenError
 
@@ -112,6 +112,7 @@ def examine(devices: Devices | None = None, driver: Driver | None = None) -> tup
         _architectures(),
         _wmma_compile(),
         _nvjitlink(),
+        _cache(cache.default()),
         *_gpus(devices or _cuda_devices, driver or _cuda_driver),
         _nvcc(),
         _cublas(_library_folders()),
@@ -189,6 +190,18 @@ def _nvjitlink() -> Finding:
     except MissingPiece as error:
         return _absent("nvJitLink", error, adds, needed=False)
     return Finding("nvJitLink", "ok", _joined(f"{major}.{minor}", path), "", False)
+
+
+def _cache(kept: cache.Cache) -> Finding:
+    name = "cache"
+    if kept.folder is None:
+        return Finding(name, "ok", f"none: {cache.VARIABLE} is empty, or the user has no home", "", False)
+    usage = kept.usage()
+    held = f"{usage.files} binaries, {usage.bytes / 2**20:.1f} of at most {kept.limit_bytes >> 20} MiB, {kept.folder}"
+    if not kept.writable():
+        fix = f"make the folder one that can be written, or set {cache.VARIABLE} to one"
+        return Finding(name, "warning", f"{held}; it cannot be written, and nothing new is kept", fix, False)
+    return Finding(name, "ok", held, "", False)
 
 
 def _gpus(devices: Devices, driver: Driver) -> tuple[Finding, ...]:

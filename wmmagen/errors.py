@@ -10,6 +10,7 @@
     │   └── StudyError            a study that is not there, or does not hold what was asked
     ├── AnswerIsNo            1   the work ran, and its answer is no
     │   └── CompileError          the compiler refused the source; carries its log
+    ├── OutOfTime             1   the time that was given ended before the work did
     ├── MissingPiece          3   the machine lacks something; says how to get it
     └── Fault                 1   a kernel that ran badly; carries its outcome
         ├── LaunchFault           the launch itself was refused
@@ -96,6 +97,12 @@ class CompileError(AnswerIsNo):
     def __init__(self, message: str, fix: str = "", log: str = "") -> None:
         super().__init__(message, fix)
         self.log = log
+
+
+class OutOfTime(WmmagenError):
+    """The time that was given ended before the work did. Nothing of it is kept."""
+
+    kind = "time"
 
 
 class MissingPiece(WmmagenError):

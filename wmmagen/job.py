@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +16,7 @@ from wmmagen.backends.pick import Place
 from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import RequestError, StudyError
+from wmmagen.foundry import ORDERS_PER_PROCESS, Foundry, Order, usable_cores
 from wmmagen.records import Outcome, Record, Tally, tally
 from wmmagen.render import render
 from wmmagen.space import Space
@@ -37,7 +39,8 @@ class Request:
         fixed: keys that every candidate shares, by :func:`wmmagen.config.read_pairs`.
         trials: how many candidates in all, those of earlier runs of the study included; None for no limit.
         exhaustive: every legal point, in the space's order.
-        budget_s: seconds after which no further candidate is begun; None for no limit.
+        budget_s: seconds after which no further candidate is begun and no compilation is waited for; None for no limit.
+        jobs: how many processes compile; None for one on each usable core.
         storage: the storage's URL or file; None for ``sweeps/<study>.db``.
         study: the study's name; None for one made of architecture, types and size.
         generated: the folder below which the winner's file is written.
@@ -50,6 +53,7 @@ class Request:
     trials: int | None = DEFAULT_TRIALS
     exhaustive: bool = False
     budget_s: float | None = None
+    jobs: int | None = None
     storage: str | None = None
     study: str | None = None
     generated: Path = Path("generated")
@@ -178,17 +182,37 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
         problem=str(request.problem),
         fixed=request.fixed,
     )
-    done = tune.sweep(
-        space,
-        lambda config: try_out(config, request.arch, request.problem, place.backend, request.protocol),
-        study,
-        trials=request.trials,
-        budget_s=request.budget_s,
-        exhaustive=request.exhaustive,
-        counts=lambda record: settles(record, place, request.arch),
-        on_record=on_record,
-    )
+    with _foundry(request, place) as foundry:
+        done = tune.sweep(
+            space,
+            lambda config: try_out(
+                config, request.arch, request.problem, place.backend, request.protocol, foundry.compile
+            ),
+            study,
+            trials=request.trials,
+            budget_s=request.budget_s,
+            exhaustive=request.exhaustive,
+            counts=lambda record: settles(record, place, request.arch),
+            ahead=_ahead(foundry, request, place),
+            on_record=on_record,
+        )
     return _conclude(request, place, space, done)
+
+
+def _foundry(request: Request, place: Place) -> Foundry:
+    until = None if request.budget_s is None else time.monotonic() + request.budget_s
+    # Compilers that work while the card is timed must not keep the process that times it from its core.
+    return Foundry(request.jobs or usable_cores(), until=until, gives_way=place.backend is not None)
+
+
+def _ahead(foundry: Foundry, request: Request, place: Place) -> tune.Ahead:
+    """Compile the candidates that are certain to come while those before them are compiled, run and timed."""
+
+    def begin(config: KernelConfig) -> None:
+        source = render(config, request.arch)
+        foundry.begin(Order(source.text, source.kernel, request.arch))
+
+    return tune.Ahead(begin, foundry.jobs * ORDERS_PER_PROCESS, timed=place.ranks)
 
 
 def settles(record: Record, place: Place, arch: Arch) -> bool:

@@ -11,14 +11,16 @@ https://docs.nvidia.com/cuda/nvjitlink/index.html
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import importlib
 import importlib.util
 import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ class Binary:
         log: the compiler's whole log, warnings included.
         seconds: wall time of the compilation.
         compiler: name and version of what compiled it, ``NVRTC 13.5``.
+        cached: whether it was found again instead of being made now; no part of what it is.
     """
 
     entry: str
@@ -65,6 +68,7 @@ class Binary:
     log: str
     seconds: float
     compiler: str
+    cached: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -137,17 +141,22 @@ def headers() -> Headers:
     return _first_complete(tuple(_places()))
 
 
-def compile_source(source: str, entry: str, arch: Arch, *, line_info: bool = False) -> Binary:
+def compile_source(
+    source: str, entry: str, arch: Arch, *, line_info: bool = False, precompiled: Path | None = None
+) -> Binary:
     """Compile one CUDA C++ source for one architecture.
 
     The cubin is a function of source, entry, architecture and compiler: neither the place of the headers nor the
-    working folder enters it. With ``line_info`` both do, because line tables name files.
+    working folder enters it, nor whether the headers were precompiled. With ``line_info`` they do, because line tables
+    name files.
 
     Args:
         source: the text of the file; ``entry`` must be an ``extern "C"`` kernel in it.
         entry: symbol of the kernel; the compiler's messages call the file ``<entry>.cu``.
         arch: what to make machine code for.
         line_info: whether to keep line tables for profilers (``-lineinfo``).
+        precompiled: a folder for precompiled headers, which no other process may use: NVRTC writes files there without
+            a lock, and what one process left is of no use to the next. None compiles the headers every time.
 
     Raises:
         CompileError: the source was refused, or holds no such kernel; carries the whole log.
@@ -155,7 +164,7 @@ def compile_source(source: str, entry: str, arch: Arch, *, line_info: bool = Fal
     """
     lib, number = _nvrtc()
     _require_support(arch, number)
-    options = _options(arch, headers(), line_info)
+    options = _options(arch, headers(), line_info, precompiled)
     result, program = lib.nvrtcCreateProgram(source.encode(), f"{entry}.cu".encode(), 0, [], [])
     compiler = _titled("NVRTC", number)
     if result != lib.nvrtcResult.NVRTC_SUCCESS:
@@ -172,6 +181,29 @@ def compile_source(source: str, entry: str, arch: Arch, *, line_info: bool = Fal
     finally:
         lib.nvrtcDestroyProgram(program)
     return _binary(entry, arch, cubin, ptx, log, seconds, compiler)
+
+
+def identity(source: str, arch: Arch) -> tuple[str, ...]:
+    """What decides, beside the text and its entry, what :func:`compile_source` makes of ``source``; holds no path.
+
+    Compiler, size and date of its library, options, and the content of every header that ``source`` includes, directly
+    or through another one. The headers are read once in the life of a process.
+
+    Raises:
+        MissingPiece: NVRTC or a header is not here.
+    """
+    found = headers()
+    contents = _contents(found.directories, tuple(sorted(set(_INCLUDE.findall(source)))))
+    return (title(), _stamp(library()), *_flags(arch, line_info=False), found.version, contents)
+
+
+def assembler_identity(arch: Arch) -> tuple[str, ...]:
+    """What decides, beside the PTX and its entry, what :func:`assemble` makes of a binary for ``arch``.
+
+    Raises:
+        MissingPiece: nvJitLink or its Python bindings are not here.
+    """
+    return (_titled("nvJitLink", nvjitlink_version()), _stamp(nvjitlink_library()), *_link_options(arch))
 
 
 def assemble(binary: Binary, arch: Arch) -> Binary:
@@ -264,6 +296,15 @@ def _library_path(name: str) -> str:
         return ""
 
 
+def _stamp(path: str) -> str:
+    """Size and date of a library: a version's number stays the same where a patch release replaces it."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
 def title() -> str:
     """The compiler at work, as binaries name it: ``NVRTC 13.5``.
 
@@ -328,17 +369,53 @@ def _header_version(directory: Path) -> str:
     return "unknown"
 
 
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+
+
+@functools.cache
+def _contents(directories: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """SHA-256 over the headers that ``names`` lead to, under whatever conditions; an absent one counts by its name."""
+    digest = hashlib.sha256()
+    waiting = [(name, directories) for name in reversed(names)]
+    seen: set[Path] = set()
+    while waiting:
+        name, places = waiting.pop()
+        path = next((found for place in places if (found := Path(place, name)).is_file()), None)
+        text = path.read_bytes() if path is not None and path not in seen else b""
+        digest.update(f"{name} {len(text)}\n".encode() + text)
+        if path is not None and path not in seen:
+            seen.add(path)
+            inner = _INCLUDE.findall(text.decode("utf-8", errors="replace"))
+            waiting += [(name, (str(path.parent), *directories)) for name in reversed(inner)]
+    return digest.hexdigest()
+
+
 # Compiling -----------------------------------------------------------------------------------------------------------
 
 
-def _options(arch: Arch, found: Headers, line_info: bool) -> list[bytes]:
+def _options(arch: Arch, found: Headers, line_info: bool, precompiled: Path | None) -> list[bytes]:
     """One string per option: NVRTC splits none of them, so that a path may hold a space."""
+    options = _flags(arch, line_info) + [f"-I{directory}" for directory in found.directories]
+    if precompiled is not None:
+        # The messages would be the only difference that it makes to the log, and name a folder of this machine.
+        options += ["--pch", f"--pch-dir={_pch_folder(precompiled, options)}", "--pch-messages=false"]
+    return [os.fsencode(option) for option in options]
+
+
+def _pch_folder(precompiled: Path, options: list[str]) -> Path:
+    """The folder of these options: NVRTC tries what it finds, and warns of what was made with others."""
+    folder = precompiled / hashlib.sha256("\0".join(options).encode()).hexdigest()[:16]
+    # A folder that cannot be made is NVRTC's to complain of, like one that cannot be written.
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _flags(arch: Arch, line_info: bool) -> list[str]:
+    """The options that decide what comes out."""
     # Where a driver is, NVRTC keeps what it compiled, and what it finds again has no log: nothing would be known of it.
     options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", "--no-cache"]
-    options += [f"-I{directory}" for directory in found.directories]
-    if line_info:
-        options.append("-lineinfo")
-    return [os.fsencode(option) for option in options]
+    return [*options, "-lineinfo"] if line_info else options
 
 
 def _require_support(arch: Arch, number: tuple[int, int]) -> None:
@@ -449,8 +526,7 @@ def _ptx_target(binary: Binary) -> int:
 
 def _link(lib: Any, binary: Binary, arch: Arch, compiler: str) -> tuple[bytes, str]:
     """Cubin and log of the PTX of ``binary``, linked alone."""
-    # Like NVRTC, it keeps what it assembled where a driver is, from one process to the next, and then has no log.
-    options = [f"-arch={arch}", "-verbose", "-no-cache"]
+    options = _link_options(arch)
     ptx = binary.ptx.encode()
     try:
         handle = lib.create(len(options), options)
@@ -466,6 +542,11 @@ def _link(lib: Any, binary: Binary, arch: Arch, compiler: str) -> tuple[bytes, s
         raise _refusal(compiler, binary.entry, arch, str(error), _linker_log(lib, "error", handle)) from error
     finally:
         lib.destroy(handle)
+
+
+def _link_options(arch: Arch) -> list[str]:
+    # Like NVRTC, it keeps what it assembled where a driver is, from one process to the next, and then has no log.
+    return [f"-arch={arch}", "-verbose", "-no-cache"]
 
 
 def _linker_log(lib: Any, kind: str, handle: Any) -> str:

@@ -43,11 +43,12 @@ def rule_table(rules: Iterable[Rule]) -> str:
     return "\n\n".join(paragraphs)
 
 
-def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str]) -> str:
+def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str], *, cached: bool) -> str:
     """The compiler's facts, a line each."""
+    again = ", found in the cache" if cached else ""
     lines = [
         name,
-        f"  compiled for     {arch} by {facts.compiler} in {facts.compile_seconds:.2f} s",
+        f"  compiled for     {arch} by {facts.compiler} in {facts.compile_seconds:.2f} s{again}",
         f"  threads          {facts.threads} per block",
         f"  registers        {facts.registers} per thread, {facts.spill_bytes} bytes spilled",
         f"  stack            {facts.stack_bytes} bytes per thread",

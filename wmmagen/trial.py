@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from wmmagen import coverage, derive, layout, nvrtc, reference, rules
+from wmmagen import coverage, derive, foundry, layout, reference, rules
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, LaunchFault
+from wmmagen.foundry import Compiler
 from wmmagen.layout import Image
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Facts, Outcome, Record
@@ -84,8 +85,8 @@ class Run:
         }
 
 
-def build(config: KernelConfig, arch: Arch) -> tuple[Source, Binary]:
-    """Render and compile.
+def build(config: KernelConfig, arch: Arch, compiler: Compiler = foundry.compile_source) -> tuple[Source, Binary]:
+    """Render and compile, by default in this process and through the user's cache.
 
     Raises:
         NotGeneratedYet: no template makes ``config``.
@@ -93,7 +94,7 @@ def build(config: KernelConfig, arch: Arch) -> tuple[Source, Binary]:
         MissingPiece: there is no compiler here, or it does not know ``arch``.
     """
     source = render(config, arch)
-    return source, nvrtc.compile_source(source.text, source.kernel, arch)
+    return source, compiler(source.text, source.kernel, arch)
 
 
 def facts_of(config: KernelConfig, arch: Arch, binary: Binary) -> Facts:
@@ -232,6 +233,7 @@ def try_out(
     problem: Problem,
     backend: Backend | None,
     protocol: TimingProtocol | None = None,
+    compiler: Compiler = foundry.compile_source,
 ) -> Record:
     """The whole story of one candidate. A time follows only a clean verdict, and another verdict follows the time.
 
@@ -239,9 +241,11 @@ def try_out(
         problem: what is timed; the small hostile problems are checked beside it.
         backend: where it runs; None compiles only.
         protocol: how it is timed; None does not time it.
+        compiler: what compiles it.
 
     Raises:
         MissingPiece: there is no compiler here, or the backend is gone for good.
+        OutOfTime: as ``compiler`` raises it.
     """
     story = _Story(config, arch, problem, backend)
     violations = rules.check(config, arch, problem)
@@ -251,7 +255,7 @@ def try_out(
         return story.ends(Outcome.ILLEGAL, "; ".join(absent))
     story.fingerprint = render(config, arch).fingerprint
     try:
-        _, binary = build(config, arch)
+        _, binary = build(config, arch, compiler)
     except CompileError as error:
         return story.ends(Outcome.COMPILE, error.message)
     story.facts = facts_of(config, arch, binary)

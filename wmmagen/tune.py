@@ -34,7 +34,7 @@ from wmmagen import __version__, choose, seeds
 from wmmagen.arch import Arch
 from wmmagen.config import OPERATION_KEYS, KernelConfig, Operation, parse, spell
 from wmmagen.config import name as name_of
-from wmmagen.errors import ConfigError, Fault, StudyError
+from wmmagen.errors import ConfigError, Fault, OutOfTime, StudyError
 from wmmagen.records import Outcome, Record
 from wmmagen.space import Space, Value, point_of
 
@@ -451,21 +451,44 @@ class Proposer:
         """A point that was not told yet; None where all were."""
         if len(self._seen) >= len(self._space):
             return None
-        index = self._ordered() if self._in_order else self._searched()
-        return self._space.at(index)
+        index = self._decided(self._seen, self._told, len(self._times))
+        return self._space.at(self._searched() if index is None else index)
 
-    def _ordered(self) -> int:
+    def foreseen(self, count: int, *, timed: bool) -> list[KernelConfig]:
+        """The next points that are proposed whatever becomes of those before them, in their order; at most ``count``.
+
+        Args:
+            timed: whether records may bring times that count; without any, no proposal ever depends on one.
+        """
+        seen = set(self._seen)
+        found: list[int] = []
+        while len(found) < count and len(seen) < len(self._space):
+            index = self._decided(seen, self._told + len(found), len(self._times) + (len(found) if timed else 0))
+            if index is None:
+                break
+            found.append(index)
+            seen.add(index)
+        return [self._space.at(index) for index in found]
+
+    def _decided(self, seen: set[int], told: int, times: int) -> int | None:
+        """The next point, where it follows from which ones were told; None where it depends on their times."""
+        if self._in_order:
+            return next(index for index in range(self._next_unseen(), len(self._space)) if index not in seen)
+        seed = next((index for index in self._first if index not in seen), None)
+        if seed is not None:
+            return seed
+        return self._unseen(self._rng(told), seen) if times < _STARTUP else None
+
+    def _next_unseen(self) -> int:
         while self._next in self._seen:
             self._next += 1
         return self._next
 
+    def _rng(self, told: int) -> random.Random:
+        return random.Random(f"{self._seed}/{told}")
+
     def _searched(self) -> int:
-        rng = random.Random(f"{self._seed}/{self._told}")
-        seed = next((index for index in self._first if index not in self._seen), None)
-        if seed is not None:
-            return seed
-        if len(self._times) < _STARTUP:
-            return self._unseen(rng)
+        rng = self._rng(self._told)
         drawn = self._draw(rng) if self._told % _DRAWN_EVERY == 0 else None
         return drawn if drawn is not None else self._near_best(rng)
 
@@ -490,15 +513,15 @@ class Proposer:
         best = min(self._times, key=lambda index: (self._times[index], index))
         around = map(self._space.index, self._space.neighbours(self._space.at(best)))
         new = [index for index in around if index is not None and index not in self._seen]
-        return rng.choice(new) if new else self._unseen(rng)
+        return rng.choice(new) if new else self._unseen(rng, self._seen)
 
-    def _unseen(self, rng: random.Random) -> int:
+    def _unseen(self, rng: random.Random, seen: set[int]) -> int:
         size = len(self._space)
-        if 2 * len(self._seen) < size:
-            while (index := rng.randrange(size)) in self._seen:
+        if 2 * len(seen) < size:
+            while (index := rng.randrange(size)) in seen:
                 pass
             return index
-        return rng.choice([index for index in range(size) if index not in self._seen])
+        return rng.choice([index for index in range(size) if index not in seen])
 
 
 def _distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -524,6 +547,21 @@ def _point(space: Space, params: Mapping[str, int]) -> dict[str, Value]:
 # The sweep.
 
 Trial = Callable[[KernelConfig], Record]
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What may be done for a point before its turn comes.
+
+    Attributes:
+        begin: is handed points that will be tried whatever becomes of those before them, each once.
+        reach: how many points ahead, the one whose turn it is included.
+        timed: whether trials may bring times that count.
+    """
+
+    begin: Callable[[KernelConfig], None]
+    reach: int
+    timed: bool
 
 
 @dataclass(frozen=True)
@@ -571,6 +609,7 @@ def sweep(
     budget_s: float | None = None,
     exhaustive: bool = False,
     counts: Callable[[Record], bool] = lambda record: True,
+    ahead: Ahead | None = None,
     on_record: Callable[[Record, Progress], None] | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
@@ -585,9 +624,11 @@ def sweep(
         trial: what tries one point.
         study: where records are kept.
         trials: points of the space to know in the end, this run's and earlier ones; None for all.
-        budget_s: seconds after which no new point is begun; None for no limit.
+        budget_s: seconds after which no new point is begun; None for no limit. A trial that raises OutOfTime ends the
+            sweep, too, and leaves no record.
         exhaustive: every point, in the order of the space.
         counts: whether an earlier record settles its point; where it does not, the point is open again.
+        ahead: what is begun before its turn. It changes no record and no order.
         on_record: told of each new record.
         seed: of the random draws.
         clock: seconds, from any origin.
@@ -603,15 +644,22 @@ def sweep(
     records: list[Record] = []
     # What this run has tried counts whatever is said of it: nothing is tried twice in one run.
     own: set[str] = set()
+    begun: set[KernelConfig] = set()
 
     def settled(record: Record) -> bool:
         return record.name in own or counts(record)
 
     _refresh(study, records, proposer, settled)
     while not (stopped := _ended(proposer, wanted, len(space), budget_s is not None and clock() - start >= budget_s)):
+        if ahead is not None:
+            _begin_ahead(ahead, proposer, wanted, begun)
         config = proposer.propose()
         assert config is not None
-        record = _outcome(trial, config, study.about)
+        try:
+            record = _outcome(trial, config, study.about)
+        except OutOfTime:
+            stopped = "budget"
+            break
         own.add(record.name)
         _keep(study, record)
         arrived = _refresh(study, records, proposer, settled)
@@ -623,6 +671,13 @@ def sweep(
             best = choice.best if choice else None
             on_record(record, Progress(proposer.tried, wanted, len(own), best, clock() - start))
     return SweepResult(tuple(records), len(own), stopped, clock() - start)
+
+
+def _begin_ahead(ahead: Ahead, proposer: Proposer, wanted: int, begun: set[KernelConfig]) -> None:
+    for config in proposer.foreseen(min(ahead.reach, wanted - proposer.tried), timed=ahead.timed):
+        if config not in begun:
+            begun.add(config)
+            ahead.begin(config)
 
 
 def _refresh(study: Study, records: list[Record], proposer: Proposer, counts: Callable[[Record], bool]) -> list[Record]:

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wmmagen import arch as archs
-from wmmagen import emit, job, nvrtc, show, trial
+from wmmagen import emit, job, show, trial
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Operation, read_size
 from wmmagen.dtypes import F16, F32
+from wmmagen.foundry import Compiler
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome, Record, to_text
 from wmmagen.render import Source, render
@@ -63,7 +64,7 @@ class Saboteur:
         self.built = 0
         self.victims: dict[str, Outcome] = {}
 
-    def __call__(self, config: KernelConfig, arch: Arch) -> tuple[Source, Binary]:
+    def __call__(self, config: KernelConfig, arch: Arch, compiler: Compiler) -> tuple[Source, Binary]:
         """Render, perhaps change, compile."""
         self.built += 1
         source = render(config, arch)
@@ -72,7 +73,7 @@ class Saboteur:
             change, outcome = SABOTAGE[self.built]
             text = change(text)
             self.victims[str(config)] = outcome
-        return source, nvrtc.compile_source(text, source.kernel, arch)
+        return source, compiler(text, source.kernel, arch)
 
 
 def complaints(records: list[Record], victims: dict[str, Outcome], best: float, at_least: float) -> list[str]:

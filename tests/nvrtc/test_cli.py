@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import wmmagen
 from tests.fakes import NumpyBackend
-from wmmagen import cli, trial
+from wmmagen import cache, cli, foundry, job, trial, tune
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
-from wmmagen.config import parse
+from wmmagen.config import KernelConfig, parse
 from wmmagen.errors import CrashFault, MissingPiece
+from wmmagen.foundry import Compiler
+from wmmagen.nvrtc import Binary
+from wmmagen.records import Record
+from wmmagen.render import Source, render
 
 Answer = tuple[int, dict[str, Any], str]
 SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,k_steps=2,copy=ld"]
@@ -146,6 +156,27 @@ def test_compile_reports_the_compilers_facts(ask: Callable[..., Answer]) -> None
     assert document["threads"] == 128
     assert document["shared_bytes"] == 56832
     assert document["tensor_instructions"] == 32
+
+
+def test_compile_says_whether_it_was_found_in_the_cache(
+    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(cache.VARIABLE, "kept")
+    command = ("compile", "warps=1x1,frags=1x1", "--arch", "sm_75")
+    first, second, anew = (ask(*command, *more)[1] for more in ([], [], ["--no-cache"]))
+    assert [document["cached"] for document in (first, second, anew)] == [False, True, False]
+    assert second == {**first, "cached": True}  # the seconds are those of the compilation
+    assert {**anew, "compile_seconds": 0} == {**first, "compile_seconds": 0}
+    assert cli.run(command) == 0
+    assert "found in the cache" in capsys.readouterr().out
+    assert cli.run([*command, "--no-cache"]) == 0
+    assert "found in the cache" not in capsys.readouterr().out
+
+
+def test_no_cache_writes_none(ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.VARIABLE, "kept")
+    assert ask("compile", "warps=1x1,frags=1x1", "--arch", "sm_75", "--no-cache")[0] == 0
+    assert not Path("kept").exists()
 
 
 def test_validate_without_a_gpu_lacks_a_piece(ask: Callable[..., Answer], no_gpu: None) -> None:
@@ -324,6 +355,112 @@ def test_an_interrupt_keeps_what_is_finished(
     assert status == 0
     assert document["trials"] == 9
     assert 0 < document["new"] < 9
+
+
+# What a sweep compiles, it compiles in child processes.
+
+ENDLESS = """\
+template <int D, unsigned I> struct Tree
+{ static constexpr unsigned sum = Tree<D - 1, 2 * I>::sum + Tree<D - 1, 2 * I + 1>::sum; };
+template <unsigned I> struct Tree<0, I> { static constexpr unsigned sum = I; };
+extern "C" __global__ void endless(unsigned* p) { *p = Tree<28, 1>::sum; }
+"""
+
+
+@pytest.fixture
+def the_third_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third candidate of a sweep has a source that no compiler comes to the end of."""
+    really = trial.build
+    built: list[KernelConfig] = []
+
+    def build(config: KernelConfig, arch: Arch, compiler: Compiler) -> tuple[Source, Binary]:
+        built.append(config)
+        if len(built) == 3:
+            return render(config, arch), compiler(ENDLESS, "endless", arch)
+        return really(config, arch, compiler)
+
+    monkeypatch.setattr(trial, "build", build)
+
+
+def records(study: str) -> list[Record]:
+    """What a study holds, without the times of the compiler."""
+    return [
+        replace(r, facts=replace(r.facts, compile_seconds=0.0)) if r.facts else r
+        for r in tune.find_study(study).records()
+    ]
+
+
+@pytest.mark.parametrize("how", [["--trials", "12"], ["--exhaustive"]])
+def test_the_records_are_the_same_however_many_processes_compile(
+    ask: Callable[..., Answer], no_gpu: None, how: list[str]
+) -> None:
+    few = ["--fix", "inst=16x16x16,warps=2x2,frags=2x2,k_steps=2,copy=ld,pad_a=8,fragment_buffers=1"]
+    for jobs in ("1", "3"):
+        status, document, _ = ask(*SWEEP[:-2], *few, *how, "--jobs", jobs, "--study", f"jobs{jobs}")
+        assert (status, document["outcomes"]["unverified"]) == (0, document["new"])
+    assert document["new"] >= 6
+    assert records("jobs1") == records("jobs3")
+
+
+def test_the_records_of_a_card_are_the_same_however_many_processes_compile(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend]
+) -> None:
+    card()
+    for jobs in ("1", "3"):
+        assert ask(*SWEEP, "--trials", "10", "--jobs", jobs, "--study", f"jobs{jobs}")[0] == 0
+    assert records("jobs1") == records("jobs3")
+
+
+def test_a_second_sweep_compiles_nothing_anew(
+    ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cache.VARIABLE, "kept")
+    ask(*SWEEP, "--trials", "4", "--study", "one")
+    monkeypatch.setattr(foundry.Foundry, "_ask", lambda *_: pytest.fail("asked a compiler"))
+    ask(*SWEEP, "--trials", "4", "--study", "other")
+    one, other = (tune.find_study(study).records() for study in ("one", "other"))
+    assert one == other  # the seconds of the compiler included
+
+
+def test_a_compilation_that_does_not_end_costs_one_candidate(
+    ask: Callable[..., Answer], no_gpu: None, the_third_never_ends: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "Foundry", functools.partial(foundry.Foundry, limit_s=5.0))
+    status, document, _ = ask(*SWEEP, "--trials", "4")
+    assert (status, document["outcomes"]["compile"], document["outcomes"]["unverified"]) == (0, 1, 3)
+    assert "did not end within 5 s" in records(document["study"])[2].detail
+
+
+def test_a_budget_ends_a_compilation(ask: Callable[..., Answer], no_gpu: None, the_third_never_ends: None) -> None:
+    begin = time.monotonic()
+    status, document, _ = ask(*SWEEP, "--trials", "4", "--budget", "8")
+    assert (status, document["new"], document["outcomes"]["compile"]) == (0, 2, 0)
+    assert 8 <= time.monotonic() - begin < 60
+
+
+def test_as_a_process_an_interrupt_ends_every_compiler(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wmmagen", *SWEEP, "--exhaustive", "--jobs", "3"],
+        env=os.environ | {"PYTHONPATH": str(Path(wmmagen.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    said = ""
+    while "[3/" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everyone is interrupted
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "goes on:" in rest and "Traceback" not in said + rest
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    (file,) = Path("sweeps").glob("*.db")
+    assert len(tune.find_study(str(file)).records()) >= 3
 
 
 def test_a_study_of_something_else_is_refused(ask: Callable[..., Answer], no_gpu: None) -> None:

@@ -234,6 +234,22 @@ def test_compiling_twice_gives_the_same_bytes(sm: int, line_info: bool) -> None:
     assert first.ptx == second.ptx
 
 
+@pytest.mark.parametrize("line_info", [False, True])
+def test_precompiled_headers_change_neither_bytes_nor_log(tmp_path: Path, line_info: bool) -> None:
+    """For two architectures and two sets of options in one folder, the second time from what the first one left."""
+    for sm in (75, 90, 75):
+        plain = nvrtc.compile_source(WMMA, WMMA_ENTRY, ARCHS[sm])
+        other = nvrtc.compile_source(WMMA, WMMA_ENTRY, ARCHS[sm], precompiled=tmp_path)
+        timeless = [[line for line in b.log.splitlines() if "Compile time" not in line] for b in (plain, other)]
+        assert (other.cubin, other.ptx, timeless[0]) == (plain.cubin, plain.ptx, timeless[1])
+        if line_info:
+            assert (
+                b".debug_line"
+                in nvrtc.compile_source(WMMA, WMMA_ENTRY, ARCHS[sm], line_info=True, precompiled=tmp_path).cubin
+            )
+    assert len(list(tmp_path.glob("*/*.pch"))) == (4 if line_info else 2)
+
+
 def test_another_process_in_another_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     here = nvrtc.compile_source(STATEFUL, "array", SM75)
     program = (

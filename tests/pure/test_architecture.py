@@ -27,7 +27,9 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "render": (("rules", "derive", "coverage", "config", "arch", "expr"), ("jinja2",)),
     "documents": (("rules", "config", "dtypes"), ()),
     "nvrtc": (("arch", "errors"), ("cuda",)),
-    "doctor": (("nvrtc", "arch", "errors", "backends.gpu"), ()),
+    "cache": (("nvrtc", "arch"), ()),
+    "foundry": (("cache", "nvrtc", "supervisor", "arch", "errors"), ()),
+    "doctor": (("cache", "nvrtc", "arch", "errors", "backends.gpu"), ()),
     "layout": (("config", "dtypes", "errors"), ()),
     "reference": (("layout", "config", "dtypes", "errors"), ()),
     "verdict": (("reference", "layout", "dtypes"), ()),
@@ -37,15 +39,15 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
     "backends.card": (("backends", "errors", "timing"), ("cuda",)),
     "backends.gpu": (
-        ("backends", "supervisor", "backends.worker", "nvrtc", "arch", "errors", "timing"),
+        ("backends", "supervisor", "backends.worker", "foundry", "nvrtc", "arch", "errors", "timing"),
         ("cuda",),
     ),
     "backends.pick": (("backends", "backends.gpu", "records", "arch", "errors"), ()),
     "records": (("timing",), ()),
     "trial": (
         (
-            "rules", "coverage", "derive", "render", "nvrtc", "layout", "reference", "verdict", "backends", "records",
-            "timing", "config", "arch", "errors",
+            "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "verdict", "backends",
+            "records", "timing", "config", "arch", "errors",
         ),
         (),
     ),
@@ -56,15 +58,15 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "emit": (("render", "config", "arch", "errors"), ()),
     "job": (
         (
-            "space", "tune", "choose", "trial", "emit", "render", "nvrtc", "records", "backends.pick", "timing",
-            "config", "arch", "errors",
+            "space", "tune", "choose", "trial", "emit", "render", "nvrtc", "foundry", "records", "backends.pick",
+            "timing", "config", "arch", "errors",
         ),
         (),
     ),
     "show": (("job", "tune", "trial", "records", "rules", "doctor", "config"), ("rich",)),
     "cli": (
         (
-            "job", "show", "emit", "trial", "documents", "doctor", "rules", "coverage", "defaults",
+            "job", "show", "emit", "trial", "documents", "doctor", "rules", "coverage", "defaults", "nvrtc", "foundry",
             "backends.pick", "config", "arch", "errors",
         ),
         ("typer",),

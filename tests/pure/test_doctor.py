@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wmmagen import doctor, nvrtc
+from wmmagen import cache, doctor, nvrtc
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.doctor import Finding, examine, ok
 from wmmagen.errors import CompileError, MissingPiece
@@ -80,6 +80,7 @@ def test_a_machine_with_everything() -> None:
         ("architectures", "ok", True),
         ("a WMMA compile for sm_75", "ok", True),
         ("nvJitLink", "ok", False),
+        ("cache", "ok", False),
         ("GPU driver", "ok", False),
         ("GPU 0", "ok", False),
         ("GPU 1", "ok", False),
@@ -112,6 +113,24 @@ def test_without_a_driver_it_is_still_ok_and_no_device_is_asked_for() -> None:
     )
     assert "GPU 0" not in named
     assert ok(findings)
+
+
+def test_the_cache_is_told_and_never_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
+
+    def finding() -> Finding:
+        return by_name(examine(not_asked, no_driver))["cache"]
+
+    assert (finding().state, finding().detail) == ("ok", f"0 binaries, 0.0 of at most 1024 MiB, {folder}")
+    kept = folder / "ab" / ("ab" * 32)
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(1 << 20))
+    assert finding().detail == f"1 binaries, 1.0 of at most 1024 MiB, {folder}"
+    monkeypatch.setenv(cache.VARIABLE, str(kept / "below a file"))
+    assert (finding().state, finding().needed) == ("warning", False)
+    assert cache.VARIABLE in finding().fix
+    assert ok((finding(),))
 
 
 def test_a_driver_without_a_gpu() -> None:

@@ -23,11 +23,11 @@ from wmmagen import dtypes as t
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.choose import choose
 from wmmagen.config import KernelConfig, Operation, Problem, name, parse, read_pairs
-from wmmagen.errors import LaunchFault, MissingPiece, RequestError, StudyError
+from wmmagen.errors import LaunchFault, MissingPiece, OutOfTime, RequestError, StudyError
 from wmmagen.records import Outcome, Record
 from wmmagen.space import Space, point_of
 from wmmagen.timing import Timing
-from wmmagen.tune import Progress, Proposer, Study, find_study, open_study, sweep
+from wmmagen.tune import Ahead, Progress, Proposer, Study, find_study, open_study, sweep
 
 F32 = Operation(t.F16, t.F32, t.F32)
 F16 = Operation(t.F16, t.F16, t.F16)
@@ -249,6 +249,45 @@ def test_a_proposal_depends_on_space_seed_and_history_only() -> None:
     assert run(resumed, timed, 15) == tried[25:]
 
 
+@pytest.mark.parametrize("exhaustive", [False, True])
+@pytest.mark.parametrize("trial", [timed, untimed, failed])
+def test_what_is_foreseen_comes(trial: Callable[[KernelConfig], Record], exhaustive: bool) -> None:
+    space = few()
+    proposer = Proposer(space, seed=3, exhaustive=exhaustive)
+    foreseen: list[KernelConfig] = []
+    longest = 0
+    for _ in range(len(space)):
+        # What was foreseen earlier is never taken back.
+        now = proposer.foreseen(5, timed=trial is timed)
+        assert now[: len(foreseen)] == foreseen[:5]
+        longest = max(longest, len(now))
+        (came,) = run(proposer, trial, 1)
+        assert came == (now or [came])[0]
+        foreseen = now[1:]
+    assert longest == 5
+    assert proposer.foreseen(5, timed=trial is timed) == []
+
+
+def test_without_times_everything_is_foreseen() -> None:
+    space = few()
+    for exhaustive in (False, True):
+        proposer = Proposer(space, exhaustive=exhaustive)
+        run(proposer, untimed, 7)
+        assert len(proposer.foreseen(10**6, timed=False)) == len(space) - 7
+
+
+def test_with_times_the_start_is_foreseen_and_nothing_after_it() -> None:
+    space = Space(F32, ARCHS[90])
+    begin = len(seeds.for_space(space))
+    proposer = Proposer(space)
+    start = proposer.foreseen(100, timed=True)
+    assert begin <= len(start) < 100
+    # Seeds that are timed are among the times that end the start.
+    assert len(start) == max(begin, 8)
+    assert run(proposer, timed, len(start)) == start
+    assert proposer.foreseen(100, timed=True) == []
+
+
 def test_without_a_clock_the_points_are_spread() -> None:
     space = Space(F32, ARCHS[80])
     tried = run(Proposer(space), untimed, 60)
@@ -354,6 +393,47 @@ def test_a_budget_ends_it(study: Study) -> None:
     result = sweep(few(), trial, study, trials=100, budget_s=10.0, clock=lambda: now[0])
     assert (result.new, result.stopped, result.seconds) == (3, "budget", 12.0)
     assert sweep(few(), trial, study, budget_s=0.0, clock=lambda: now[0]).new == 0
+
+
+def test_a_trial_that_is_out_of_time_ends_it_without_a_record(study: Study) -> None:
+    tried: list[KernelConfig] = []
+
+    def trial(config: KernelConfig) -> Record:
+        tried.append(config)
+        if len(tried) == 4:
+            raise OutOfTime("the compiler was called off")
+        return timed(config)
+
+    result = sweep(few(), trial, study, trials=10, budget_s=60.0)
+    assert (result.new, result.stopped) == (3, "budget")
+    assert [r.name for r in study.records()] == [name(c) for c in tried[:3]]
+    assert sweep(few(), timed, study, trials=4).records[3].name == name(tried[3])
+
+
+@pytest.mark.parametrize("exhaustive", [False, True])
+@pytest.mark.parametrize("trial", [timed, untimed])
+def test_what_is_begun_ahead_changes_no_record(
+    tmp_path: Path, trial: Callable[[KernelConfig], Record], exhaustive: bool
+) -> None:
+    plain = open_at(tmp_path / "plain.db")
+    sweep(few(), trial, plain, trials=30, exhaustive=exhaustive)
+    begun: list[KernelConfig] = []
+    tried: list[KernelConfig] = []
+
+    def watched(config: KernelConfig) -> Record:
+        # Whatever is begun ahead is begun before its turn, and as many as there is reach for.
+        assert config in begun or (trial is timed and not exhaustive)
+        tried.append(config)
+        if trial is untimed or exhaustive:
+            assert len(begun) == min(len(tried) + 5, 30)
+        return trial(config)
+
+    ahead = Ahead(begun.append, 6, timed=trial is timed)
+    study = open_at(tmp_path / "ahead.db")
+    sweep(few(), watched, study, trials=30, exhaustive=exhaustive, ahead=ahead)
+    assert study.records() == plain.records()
+    assert len(set(begun)) == len(begun) >= 8
+    assert set(begun) <= set(tried)
 
 
 def test_progress_is_told(study: Study) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from wmmagen import nvrtc
+from wmmagen import foundry
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch
 from wmmagen.backends.worker import Attributes, Run, Time, serve
@@ -193,7 +193,7 @@ class GpuBackend:
             return binary
         key = (binary.entry, hashlib.sha256(binary.ptx.encode()).digest())
         if key not in self._assembled:
-            self._assembled[key] = nvrtc.assemble(binary, self._arch)
+            self._assembled[key] = foundry.assemble(binary, self._arch)
         self._assembled.move_to_end(key)
         if len(self._assembled) > _ASSEMBLED:
             self._assembled.popitem(last=False)

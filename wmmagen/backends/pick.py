@@ -57,6 +57,11 @@ class Place:
         return record.outcome is not Outcome.UNVERIFIED and record.device == self.backend.device
 
     @property
+    def ranks(self) -> bool:
+        """Whether times of here rank: there is a clock, and the card is of the architecture."""
+        return self.backend is not None and self.backend.clocked and not self.backend.foreign(self.arch)
+
+    @property
     def name(self) -> str:
         """``gpu``, ``cpu`` or ``none``."""
         return self.backend.name if self.backend else "none"
