@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from wmmagen import derive
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.config import KernelConfig, Operation, parse
+from wmmagen.dtypes import ElementType
 from wmmagen.errors import Fault
+from wmmagen.layout import value_dtype
 from wmmagen.nvrtc import Binary
 from wmmagen.timing import Timing, TimingProtocol
 
 
 @dataclass
 class NumpyBackend:
-    """Runs the GEMM that the arguments describe (row-major half operands), instead of the kernel.
+    """Runs the GEMM that the arguments describe (half operands), instead of the kernel.
+
+    It reads what a kernel must read and nothing else: no C where beta is 0, no A and no B where alpha is 0.
 
     Attributes:
         arch: the card that it plays.
@@ -43,14 +50,20 @@ class NumpyBackend:
         self._fail(launch)
         self.runs_done.append(launch.entry)
         back = [buffer.copy() for buffer in buffers]
-        a, b, d, *numbers = launch.arguments
-        n, k, lda, ldb, ldd = (int(x) for x in numbers if isinstance(x, int))
-        rows = self._rows(launch, n)
-        out = np.float32 if "_f32_f32_" in launch.entry else np.float16
-        left = _view(back, a, np.float16, rows, k, lda).astype(np.float32)
-        right = _view(back, b, np.float16, k, n, ldb).astype(np.float32)
-        target = _view(back, d, out, rows, n, ldd)
-        target[:] = (left @ right).astype(out)
+        call = _Call.read(launch)
+        o, m = call.operation, self._rows(launch, call.n)
+        target = _view(back, call.d, o.d, m, call.n, call.ldd)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.zeros((m, call.n), np.float32)
+            if call.alpha:
+                left = _view(back, call.a, o.a, m, call.k, call.lda, o.a_row_major).astype(np.float32)
+                right = _view(back, call.b, o.a, call.k, call.n, call.ldb, o.b_row_major).astype(np.float32)
+                sums = (left @ right).astype(value_dtype(o.acc)).astype(np.float32)
+            if o.scaled:
+                sums = np.float32(call.alpha) * sums
+            if call.beta:
+                sums = sums + np.float32(call.beta) * _view(back, call.c, o.d, m, call.n, call.ldc).astype(np.float32)
+            target[:] = sums.astype(target.dtype)
         self.spoil(launch.entry, target)
         return back
 
@@ -77,19 +90,64 @@ class NumpyBackend:
             raise fault
 
     def _rows(self, launch: Launch, n: int) -> int:
-        from wmmagen import derive
-        from wmmagen.config import parse
-
-        known = derive.values(parse(launch.entry.removesuffix("_kernel")))
+        known = derive.values(_config(launch))
         return int(launch.grid[0] // (n // known["BLOCK_N"]) * known["BLOCK_M"])
 
 
+def _config(launch: Launch) -> KernelConfig:
+    return parse(launch.entry.removesuffix("_kernel"))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a kernel by their names, each of the type that its parameter has."""
+
+    operation: Operation
+    a: Pointer
+    b: Pointer
+    c: Pointer
+    d: Pointer
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    ldd: int
+    alpha: float
+    beta: float
+
+    @classmethod
+    def read(cls, launch: Launch) -> _Call:
+        operation = _config(launch).operation
+        if operation.scaled:
+            names = "a b c d n k lda ldb ldc ldd alpha beta".split()
+            more: dict[str, Any] = {}
+        else:
+            names = "a b d n k lda ldb ldd".split()
+            more = {"c": Pointer(-1), "ldc": 0, "alpha": 1.0, "beta": 0.0}
+        call = cls(operation=operation, **dict(zip(names, launch.arguments, strict=True)), **more)
+        for name in names:
+            kind = Pointer if name in "abcd" else float if name in ("alpha", "beta") else int
+            assert type(getattr(call, name)) is kind, name
+        return call
+
+
 def _view(
-    buffers: list[Bytes], pointer: Pointer | int, dtype: type[np.generic], rows: int, cols: int, ld: int
+    buffers: list[Bytes],
+    pointer: Pointer,
+    element: ElementType,
+    rows: int,
+    cols: int,
+    ld: int,
+    row_major: bool = True,
 ) -> np.ndarray:
-    assert isinstance(pointer, Pointer)
+    dtype = value_dtype(element)
+    if not rows * cols:
+        return np.zeros((rows, cols), dtype)
+    lines, length = (rows, cols) if row_major else (cols, rows)
     flat = buffers[pointer.buffer][pointer.offset :].view(np.uint8)
-    size = np.dtype(dtype).itemsize
-    needed = ((rows - 1) * ld + cols) * size
-    typed = flat[:needed].view(dtype)
-    return np.lib.stride_tricks.as_strided(typed, (rows, cols), (ld * size, size))
+    needed = ((lines - 1) * ld + length) * dtype.itemsize
+    view = np.lib.stride_tricks.as_strided(
+        flat[:needed].view(dtype), (lines, length), (ld * dtype.itemsize, dtype.itemsize)
+    )
+    return view if row_major else view.T

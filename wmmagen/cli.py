@@ -5,11 +5,16 @@ The only importer of typer.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
+import random
 import shlex
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +26,7 @@ from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.errors import MissingPiece, RequestError, WmmagenError
+from wmmagen.space import Space
 
 app = typer.Typer(
     name="wmmagen",
@@ -49,6 +55,18 @@ def _arch(text: str | None) -> Arch:
 
 def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
     return Problem.packed(kernel.operation, *config.read_size(size)) if size is not None else None
+
+
+def _scaled(problems: Sequence[Problem], alpha: float | None, beta: float | None) -> list[Problem]:
+    """The problems with the factors that were typed; each once."""
+    if (alpha, beta) == (None, None):
+        return list(problems)
+    if not problems[0].operation.scaled:
+        raise RequestError("--alpha and --beta are factors of epilogue=linear", "leave them out, or ask for that")
+    scaled = (
+        replace(p, alpha=p.alpha if alpha is None else alpha, beta=p.beta if beta is None else beta) for p in problems
+    )
+    return list(dict.fromkeys(scaled))
 
 
 #: The exit status of an interrupted command: 128 and the signal's number.
@@ -158,13 +176,13 @@ def compile_kernel(
     as_json: AsJson = False,
 ) -> int:
     """Print what the compiler says of one."""
-    from wmmagen import foundry, nvrtc, show, trial
+    from wmmagen import foundry, lint, nvrtc, show, trial
 
     target = _arch(arch)
     kernel = _legal(text, target, strict_isa)
     _, binary = trial.build(kernel, target, nvrtc.compile_source if no_cache else foundry.compile_source)
     facts = trial.facts_of(kernel, target, binary)
-    lint, tensor = trial.lint(facts), trial.tensor_instructions(binary)
+    report, tensor = lint.examine(kernel, binary), trial.tensor_instructions(binary)
     document = {
         "name": config.name(kernel),
         "arch": target.name,
@@ -175,12 +193,12 @@ def compile_kernel(
         "threads": facts.threads,
         "occupancy": facts.occupancy,
         "tensor_instructions": tensor,
-        "lint": lint,
+        **report.as_json(),
         "compile_seconds": round(facts.compile_seconds, 3),
         "compiler": facts.compiler,
         "cached": binary.cached,
     }
-    text = show.compiled(config.name(kernel), target.name, facts, tensor, lint, cached=binary.cached)
+    text = show.compiled(config.name(kernel), target.name, facts, tensor, report, cached=binary.cached)
     _answer(document, text, as_json)
     return 0
 
@@ -191,7 +209,14 @@ def validate(
     arch: ArchName = None,
     problem: Size = None,
     backend: BackendKind = "auto",
-    pattern: Annotated[str, typer.Option("--pattern", help="Which exact inputs: auto or field.")] = "auto",
+    pattern: Annotated[str, typer.Option("--pattern", help="Which exact inputs: auto, field or positions.")] = "auto",
+    alpha: Annotated[float | None, typer.Option("--alpha", help="The factor of A·B, for epilogue=linear.")] = None,
+    beta: Annotated[float | None, typer.Option("--beta", help="The factor of C, for epilogue=linear.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare with the full product, however large.")] = False,
+    freivalds_above: Annotated[
+        str | None,
+        typer.Option("--freivalds-above", metavar="MxNxK", help="Above this size use Freivalds' check [2048]."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Run one on exact inputs, judge bit for bit."""
@@ -199,15 +224,19 @@ def validate(
 
     target = _arch(arch)
     kernel = _legal(text, target, strict_isa=False)
+    if full and freivalds_above is not None:
+        raise RequestError("--full and --freivalds-above contradict each other", "give one of them")
+    above = math.prod(config.read_size(freivalds_above)) if freivalds_above is not None else trial.FREIVALDS_ABOVE
     asked = _problem(kernel, problem)
-    if asked is not None:
-        rules.demand(kernel, target, asked)
+    problems = _scaled([asked] if asked else trial.validation_problems(kernel), alpha, beta)
+    for one in problems:
+        rules.demand(kernel, target, one)
     place = pick.pick(backend, target)
     (_aside if as_json else _say)(place.first_line)
     with place:
         _, binary = trial.build(kernel, target)
         runs = trial.validate(
-            kernel, binary, place.demanded(), [asked] if asked else trial.validation_problems(kernel), pattern=pattern
+            kernel, binary, place.demanded(), problems, pattern=pattern, above=None if full else above
         )
     exact = all(run.exact for run in runs)
     document = {
@@ -220,6 +249,74 @@ def validate(
     verdict = f"{config.name(kernel)}: {'exact' if exact else 'WRONG'}"
     _answer(document, f"{verdict}\n{show.runs(runs)}", as_json)
     return 0 if exact else 1
+
+
+#: Of the draw of `space --list`, so that the same command prints the same names.
+_LIST_SEED = 0
+#: Names that are printed at a time.
+_CHUNK = 1000
+#: Names that are drawn at a time; more than these are better streamed.
+_MOST_LISTED = 100_000
+
+
+@app.command("space")
+def show_space(
+    arch: ArchName = None,
+    fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every variant shares.")] = "",
+    problem: Size = None,
+    strict_isa: StrictIsa = False,
+    listed: Annotated[
+        str | None, typer.Option("--list", metavar="N", help="Names instead: N drawn evenly, or all in order.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say how many variants are legal, and why the others are not."""
+    from wmmagen import show
+
+    target, fixed, wanted = _arch(arch), config.read_pairs(fix), _wanted(listed, as_json)
+    operation = defaults.operation_of(fixed)
+    asked = Problem.packed(operation, *config.read_size(problem)) if problem is not None else None
+    start = time.perf_counter()
+    found = Space(operation, target, fixed, problem=asked, strict_isa=strict_isa)
+    seconds = time.perf_counter() - start
+    names = [config.name(c) for c in found.sample(random.Random(_LIST_SEED), wanted)] if wanted else []
+    document = show.space_document(found, seconds) | ({"names": names} if listed is not None else {})
+    try:
+        found.demand()
+    except WmmagenError as error:
+        _answer(document | _error(error.kind, error.message, error.fix), show.space(found, seconds), as_json)
+        if not as_json:
+            _report(error.kind, error.message, error.fix, as_json)
+        return error.exit_status
+    if listed is None or as_json:
+        _answer(document, show.space(found, seconds), as_json)
+    elif wanted is None:
+        _stream(config.name(c) for c in found.configs())
+    else:
+        _stream(names)
+    return 0
+
+
+def _wanted(listed: str | None, as_json: bool) -> int | None:
+    """How many names ``--list`` asks for; 0 where it is left out, None for all."""
+    if listed == "all":
+        if as_json:
+            raise RequestError("--list all can be millions of names, too many for one document", "leave out --json")
+        return None
+    if listed is None:
+        return 0
+    if not listed.isascii() or not listed.isdigit() or not 1 <= int(listed) <= _MOST_LISTED:
+        raise RequestError(
+            f"--list {listed} is neither a whole number from 1 to {_MOST_LISTED} nor all", "for example --list 10"
+        )
+    return int(listed)
+
+
+def _stream(names: Iterable[str]) -> None:
+    """Print ``names``, a line each, as they are made."""
+    rest = iter(names)
+    while chunk := list(itertools.islice(rest, _CHUNK)):
+        _say("\n".join(chunk))
 
 
 @app.command()
@@ -259,7 +356,7 @@ def sweep(
         raise RequestError(f"--budget {budget:g} leaves no time", "give the seconds that a sweep may take")
     fixed = config.read_pairs(fix)
     request = job.Request(
-        operation=defaults.complete(fixed, target).operation,
+        operation=defaults.operation_of(fixed),
         arch=target,
         size=config.read_size(problem),
         fixed=fixed,
@@ -332,9 +429,13 @@ def _version(
         raise typer.Exit
 
 
+def _error(kind: str, message: str, fix: str) -> dict[str, Any]:
+    return {"error": {"kind": kind, "message": message, "fix": fix}}
+
+
 def _report(kind: str, message: str, fix: str, as_json: bool) -> None:
     if as_json:
-        _say(json.dumps({"error": {"kind": kind, "message": message, "fix": fix}}, indent=2))
+        _say(json.dumps(_error(kind, message, fix), indent=2))
     else:
         _aside(f"wmmagen: {message}" + (f"\n  {fix}" if fix and fix not in message else ""))
 

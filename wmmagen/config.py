@@ -23,6 +23,10 @@ MAX_COUNT = 64
 #: Accumulators beyond 16x16 fragments fill a warp's registers many times over, and compilers for minutes.
 MAX_FRAGS = 16
 MAX_PAD = 1024
+MAX_MIN_BLOCKS = 32
+MAX_RASTER_WIDTH = 64
+#: The widest access of one thread to memory.
+WIDEST_BITS = 128
 #: Sizes and leading dimensions are C ``int`` in the generated launchers.
 MAX_SIZE = 2**31 - 1
 
@@ -79,12 +83,33 @@ class Residency(StrEnum):
     GLOBAL = "global"
 
 
-class Raster(StrEnum):
-    """The order of blocks over the output."""
+class Store(StrEnum):
+    """How a finished tile reaches D."""
 
-    LINEAR = "linear"
-    GROUPED = "grouped"
-    PANELS = "panels"
+    DIRECT = "direct"  # fragments straight to global memory
+    STAGED = "staged"  # through shared memory: rows in vectors, and the only way to another type
+
+
+class Order(StrEnum):
+    """The order of blocks over D."""
+
+    LINEAR = "linear"  # row by row
+    GROUPED = "grouped"  # groups of some block rows, down the columns of each
+    PANELS = "panels"  # panels of some block columns, along the rows of each
+
+
+@dataclass(frozen=True)
+class Raster:
+    """An order of blocks, and of how many block rows a group or block columns a panel is; 1 where there is neither."""
+
+    order: Order
+    width: int = 1
+
+    def __str__(self) -> str:
+        return self.order.value if self.order is Order.LINEAR else f"{self.order}{self.width}"
+
+
+LINEAR = Raster(Order.LINEAR)
 
 
 @dataclass(frozen=True)
@@ -112,15 +137,17 @@ class Grid:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a kernel computes: D = A·B through its epilogue, on these types and layouts. D is row-major.
+    """What a kernel computes: D = A·B through its epilogue, on these types and layouts. C and D are row-major.
 
     Attributes:
         a: element type of A and of B.
         acc: accumulator type.
-        d: element type of D.
+        d: element type of C and of D.
         layout: of A and B.
         epilogue: from accumulator to D.
         residue: which sizes it takes.
+        align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
+            of B, and of C and D. 16 bytes allow the widest copies.
     """
 
     a: ElementType
@@ -129,6 +156,14 @@ class Operation:
     layout: Layout = Layout.RR
     epilogue: Epilogue = Epilogue.NONE
     residue: Residue = Residue.EXACT
+    align_a: int = 0
+    align_b: int = 0
+    align_d: int = 0
+
+    def __post_init__(self) -> None:
+        # 0 stands for the most that any copy can use; it is never kept.
+        for field, element in (("align_a", self.a), ("align_b", self.a), ("align_d", self.d)):
+            object.__setattr__(self, field, getattr(self, field) or WIDEST_BITS // element.bits)
 
     @property
     def a_row_major(self) -> bool:
@@ -137,6 +172,11 @@ class Operation:
     @property
     def b_row_major(self) -> bool:
         return self.layout in (Layout.RR, Layout.CR)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the epilogue has alpha, beta and C."""
+        return self.epilogue is Epilogue.LINEAR
 
 
 @dataclass(frozen=True)
@@ -152,10 +192,12 @@ class KernelConfig:
         feed: where fragments are loaded from.
         copy: how tiles reach shared memory.
         stages: shared-memory buffers in flight.
-        pad_a, pad_b, pad_d: extra elements on a staged row.
+        pad_a, pad_b, pad_d: extra elements on a staged row; of D, which is staged as sums, in accumulator elements.
         arrange_a, arrange_b: how a staged tile lies.
         fragment_buffers: operand fragments per position, 2 loads one K step ahead.
         residency: where partial sums live.
+        store: how a finished tile reaches D.
+        min_blocks: blocks that a multiprocessor is to hold at a time, for which the compiler limits registers.
         raster: block order over D.
         split_k: blocks that share one tile of D along K.
     """
@@ -175,6 +217,8 @@ class KernelConfig:
     arrange_b: Arrange
     fragment_buffers: int
     residency: Residency
+    store: Store
+    min_blocks: int
     raster: Raster
     split_k: int
 
@@ -184,7 +228,10 @@ class KernelConfig:
 
 @dataclass(frozen=True)
 class Problem:
-    """An operation on sizes: A is m×k, B is k×n, D is m×n; sizes and leading dimensions in elements."""
+    """An operation on sizes and factors: A is m×k, B is k×n, C and D are m×n; sizes and leading dimensions in elements.
+
+    ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0.
+    """
 
     operation: Operation
     m: int
@@ -193,19 +240,40 @@ class Problem:
     lda: int
     ldb: int
     ldd: int
+    ldc: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in ("m", "n", "k", "lda", "ldb", "ldd"):
+        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc"):
             value = getattr(self, field)
             if not 0 <= value <= MAX_SIZE:
                 raise ConfigError(f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}")
+        if not self.operation.scaled and (self.ldc, self.alpha, self.beta) != (0, 1.0, 0.0):
+            raise ConfigError("D = A·B has no C and no factors", "ask for epilogue=linear")
 
     @classmethod
-    def packed(cls, operation: Operation, m: int, n: int, k: int, extra: int = 0) -> Problem:
-        """A problem whose leading dimensions are its extents plus ``extra`` elements."""
+    def packed(
+        cls,
+        operation: Operation,
+        m: int,
+        n: int,
+        k: int,
+        extra: int = 0,
+        *,
+        alpha: float = 1.0,
+        beta: float | None = None,
+    ) -> Problem:
+        """A problem whose leading dimensions are its extents plus ``extra`` elements.
+
+        Args:
+            alpha, beta: the factors, for an epilogue that has them; beta is 1 there where it is not said.
+        """
         lda = (k if operation.a_row_major else m) + extra
         ldb = (n if operation.b_row_major else k) + extra
-        return cls(operation, m, n, k, lda, ldb, n + extra)
+        ldc = n + extra if operation.scaled else 0
+        factor = beta if beta is not None else 1.0 if operation.scaled else 0.0
+        return cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor)
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
@@ -257,6 +325,34 @@ def _read_extents(count: int, most: int) -> Callable[[str, str], tuple[int, ...]
     return read
 
 
+def _read_alignment(key: str, text: str) -> int:
+    value = _read_int(1, WIDEST_BITS)(key, text)
+    if value & (value - 1):
+        raise ConfigError(f"{key}={text} is no power of two", f"for example {key}=8")
+    return value
+
+
+_ORDERS = "|".join(o for o in Order if o is not Order.LINEAR)
+_RASTER = re.compile(rf"(?P<order>{_ORDERS})(?P<width>[1-9][0-9]?)")
+
+
+def _read_raster(key: str, text: str) -> Raster:
+    if text == Order.LINEAR:
+        return LINEAR
+    match = _RASTER.fullmatch(text)
+    width = int(match["width"]) if match else 0
+    if match is None or not 2 <= width <= MAX_RASTER_WIDTH:
+        known = [Order.LINEAR.value, *(f"{o}8" for o in Order if o is not Order.LINEAR)]
+        near = difflib.get_close_matches(text, known, n=1, cutoff=0.4)
+        raise ConfigError(
+            f"{key}={text} is not known",
+            (f"did you mean {key}={near[0]}? " if near else "")
+            + f"{key} is linear, or grouped or panels with a width of 2 to {MAX_RASTER_WIDTH}, for example: "
+            + " ".join(known),
+        )
+    return Raster(Order(match["order"]), width)
+
+
 def _read_shape(key: str, text: str) -> Shape:
     m, n, k = _read_extents(3, 1024)(key, text)
     return Shape(m, n, k)
@@ -276,7 +372,7 @@ def _unknown_value(key: str, text: str, known: list[str]) -> ConfigError:
     return ConfigError(f"{key}={text} is not known", f"{hint}{key} is one of: {' '.join(known)}")
 
 
-#: Keys of a configuration, in the order of cli.md, each with its reader. The first six are the operation's.
+#: Keys of a configuration, in the order of cli.md, each with its reader. The operation's come first.
 READERS: dict[str, Callable[[str, str], Any]] = {
     "a": _read_type,
     "acc": _read_type,
@@ -284,6 +380,9 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "layout": _enum_reader(Layout),
     "epilogue": _enum_reader(Epilogue),
     "residue": _enum_reader(Residue),
+    "align_a": _read_alignment,
+    "align_b": _read_alignment,
+    "align_d": _read_alignment,
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
     "frags": _read_grid(MAX_FRAGS),
@@ -298,7 +397,9 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "arrange_b": _enum_reader(Arrange),
     "fragment_buffers": _read_int(1, 2),
     "residency": _enum_reader(Residency),
-    "raster": _enum_reader(Raster),
+    "store": _enum_reader(Store),
+    "min_blocks": _read_int(1, MAX_MIN_BLOCKS),
+    "raster": _read_raster,
     "split_k": _read_int(1, 65_535),
 }
 
@@ -396,12 +497,13 @@ _N = r"(?:0|[1-9][0-9]{0,4})"
 _NAME = re.compile(
     rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})_(?P<layout>{_alternatives(Layout)})"
     rf"_(?P<epilogue>{_alternatives(Epilogue)})_(?P<residue>{_alternatives(Residue)})"
+    rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
     rf"_(?P<feed>{_alternatives(Feed)})_(?P<copy>{_alternatives(Copy)})(?P<stages>{_N})"
     rf"_p(?P<pad_a>{_N})x(?P<pad_b>{_N})x(?P<pad_d>{_N})"
     rf"_(?P<arrange_a>{_alternatives(Arrange)})(?P<arrange_b>{_alternatives(Arrange)})?"
-    rf"_fb(?P<fragment_buffers>{_N})_(?P<residency>{'|'.join(_SPLIT)})"
-    rf"_(?P<raster>{_alternatives(Raster)})_sk(?P<split_k>{_N})"
+    rf"_fb(?P<fragment_buffers>{_N})_(?P<residency>{'|'.join(_SPLIT)})_(?P<store>{_alternatives(Store)})"
+    rf"_mb(?P<min_blocks>{_N})_(?P<raster>{Order.LINEAR}|(?:{_ORDERS}){_N})_sk(?P<split_k>{_N})"
 )
 
 
@@ -411,12 +513,14 @@ def name(config: KernelConfig) -> str:
     No field is left out because it has its default, so two configurations never share a name.
     """
     o, c = config.operation, config
-    # One word where both operands lie alike: the other operand's word follows only where it differs.
+    # Said once where all operands are alike; the others' words follow only where they differ.
+    aligns = (o.align_a, o.align_b, o.align_d)
+    align = str(o.align_a) if len(set(aligns)) == 1 else "x".join(map(str, aligns))
     arrange = c.arrange_a if c.arrange_a == c.arrange_b else f"{c.arrange_a}{c.arrange_b}"
-    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}"
+    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}{align}"
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
-        f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.raster}_sk{c.split_k}"
+        f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.store}_mb{c.min_blocks}_{c.raster}_sk{c.split_k}"
     )
     return f"{what}__{how}"
 
@@ -438,7 +542,8 @@ def parse(text: str) -> KernelConfig:
             f"{text!r} is no kernel name", "the grammar is in NAMES.md; `wmmagen check key=value,…` prints the name"
         )
     found = match.groupdict()
-    found["arrange_b"] = found["arrange_b"] or found["arrange_a"]
+    for key, first in (("arrange_b", "arrange_a"), ("align_b", "align_a"), ("align_d", "align_a")):
+        found[key] = found[key] or found[first]
     found["residency"] = _SPLIT[found["residency"]].value
     config = build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
     if name(config) != text:

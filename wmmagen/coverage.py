@@ -13,14 +13,7 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "a": ("f16",),
     "acc": ("f32", "f16"),
     "d": ("f32", "f16"),
-    "layout": ("rr",),
-    "epilogue": ("none",),
     "residue": ("exact",),
-    "arrange_a": ("rows",),
-    "arrange_b": ("rows",),
-    "fragment_buffers": ("1",),
-    "residency": ("fragment",),
-    "raster": ("linear",),
     "split_k": ("1",),
 }
 
@@ -28,17 +21,11 @@ GENERATED: dict[str, tuple[str, ...]] = {
 def missing(config: KernelConfig) -> list[str]:
     """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
     values = {key: spell(value) for key, value in values_of(config).items()}
-    sentences = [
+    return [
         f"{key}={values[key]} is known, but not generated yet; made today: {key}={' '.join(made)}"
         for key, made in GENERATED.items()
         if values[key] not in made
     ]
-    if not sentences and values["d"] != values["acc"]:
-        sentences.append(
-            f"d={values['d']} from acc={values['acc']} is known, but not generated yet; "
-            f"made today: D of the accumulator's type, d={values['acc']}"
-        )
-    return sentences
 
 
 def demand(config: KernelConfig) -> None:

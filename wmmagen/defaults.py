@@ -16,8 +16,10 @@ from typing import Any
 from wmmagen import coverage, derive, instructions, rules
 from wmmagen.arch import Arch
 from wmmagen.config import (
+    LINEAR,
     MAX_COUNT,
     OPERATION_KEYS,
+    WIDEST_BITS,
     Arrange,
     Copy,
     Epilogue,
@@ -26,10 +28,10 @@ from wmmagen.config import (
     KernelConfig,
     Layout,
     Operation,
-    Raster,
     Residency,
     Residue,
     Shape,
+    Store,
     build,
     is_name,
     parse,
@@ -45,56 +47,115 @@ _PLAIN: dict[str, Any] = {
     "layout": Layout.RR,
     "epilogue": Epilogue.NONE,
     "residue": Residue.EXACT,
-    "pad_d": 0,
-    "arrange_a": Arrange.ROWS,
-    "arrange_b": Arrange.ROWS,
     "fragment_buffers": 1,
     "residency": Residency.FRAGMENT,
-    "raster": Raster.LINEAR,
+    "min_blocks": 1,
+    "raster": LINEAR,
     "split_k": 1,
 }
 
+_ARRANGEMENTS = tuple(itertools.product((Arrange.ROWS, Arrange.TILES), repeat=2))
 _WARPS = (Grid(2, 2), Grid(2, 1), Grid(1, 2), Grid(1, 1))
 _FRAGS = (Grid(4, 4), Grid(4, 2), Grid(2, 4), Grid(2, 2), Grid(1, 2), Grid(2, 1), Grid(1, 1))
 _K_STEPS = (2, 1, 4)
+#: Combinations of preferences that are judged, at most; one that breaks a rule rules out all that agree with it in what
+#: the rule reads, so few are.
+_JUDGED = 48
 #: Points of a space that are looked at where the preferences lead nowhere.
 _SAMPLED = 1000
 
+#: The choices on an axis of preferences: values for some keys each.
+Axis = Sequence[tuple[tuple[str, Any], ...]]
+#: For some axes, the places on them that together break a rule.
+Broken = dict[tuple[int, ...], set[tuple[int, ...]]]
 
-def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False) -> KernelConfig:
+
+def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False, search: bool = True) -> KernelConfig:
     """The preferred legal configuration that has the ``given`` values.
 
     Where no legal one exists, the most preferred one is returned, so that :func:`wmmagen.rules.check` can say what is
     wrong with it.
+
+    Args:
+        search: where no preferred value is legal, look through the search space, which takes longer.
     """
     feed = Feed.GLOBAL if given.get("copy") is Copy.NONE else Feed.SHARED
     fixed = {**_PLAIN, "feed": feed, **_of_types(given), **given}
-    preferred: KernelConfig | None = None
-    for choice in _choices(fixed, arch, strict_isa):
-        config = build({**fixed, **choice})
-        preferred = preferred or config
-        if rules.legal(config, arch, strict_isa=strict_isa):
+    axes = _axes(fixed, arch, strict_isa)
+    first = (0,) * len(axes)
+    names = _names_of_axes(fixed, axes)
+    broken: Broken = {}
+    for places in itertools.islice(_unbroken(axes, broken), _JUDGED):
+        config = _config(fixed, axes, places)
+        ruled_out = rules.broken(derive.values(config, arch, strict_isa=strict_isa))
+        if not ruled_out:
             return config
-    assert preferred is not None
-    return _in_space(fixed, given, arch, strict_isa) or preferred
+        for rule in ruled_out:
+            roots = rules.roots_of(rule)
+            read = tuple(axis for axis, own in enumerate(names) if own & roots)
+            broken.setdefault(read, set()).add(tuple(places[axis] for axis in read))
+    found = _in_space(given, arch, strict_isa) if search else None
+    return found or _config(fixed, axes, first)
 
 
-def _in_space(fixed: Mapping[str, Any], given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelConfig | None:
+def _config(fixed: Mapping[str, Any], axes: Sequence[Axis], places: Sequence[int]) -> KernelConfig:
+    chosen = (axis[place] for axis, place in zip(axes, places, strict=True))
+    return build({**fixed, **dict(itertools.chain.from_iterable(chosen))})
+
+
+def _names_of_axes(fixed: Mapping[str, Any], axes: Sequence[Axis]) -> list[set[str]]:
+    """For each axis, the numbers and flags that its values change."""
+    first = [0] * len(axes)
+    known = _given(_config(fixed, axes, first))
+    found: list[set[str]] = []
+    for axis, choices in enumerate(axes):
+        others = [_given(_config(fixed, axes, [*first[:axis], p, *first[axis + 1 :]])) for p in range(1, len(choices))]
+        found.append({name for other in others for name, value in other.items() if value != known[name]})
+    return found
+
+
+def _given(config: KernelConfig) -> dict[str, Any]:
+    return {**derive.given(config), **derive.flags(config)}
+
+
+def _unbroken(axes: Sequence[Axis], broken: Broken, begun: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Places on the axes, the last one varying fastest, without those that are ``broken``, which may grow meanwhile."""
+    known = [(read, places) for read, places in broken.items() if not read or read[-1] < len(begun)]
+    if any(tuple(begun[axis] for axis in read) in places for read, places in known):
+        return
+    if len(begun) == len(axes):
+        yield begun
+        return
+    for place in range(len(axes[len(begun)])):
+        yield from _unbroken(axes, broken, (*begun, place))
+
+
+def operation_of(given: Mapping[str, Any]) -> Operation:
+    """The operation of :func:`complete`, which depends on the ``given`` values alone."""
+    fixed = {**_PLAIN, **_of_types(given), **given}
+    return Operation(**{key: fixed[key] for key in OPERATION_KEYS})
+
+
+def _in_space(given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelConfig | None:
     """A legal configuration of the search space with the ``given`` values, near the preferred tiles; None for none."""
-    operation = Operation(**{key: fixed[key] for key in OPERATION_KEYS})
-    space = Space(operation, arch, given, strict_isa=strict_isa)
-    # An even sample is enough to come near; the whole space can have a hundred thousand points.
-    points = [space.at(i) for i in range(0, len(space), max(1, len(space) // _SAMPLED))]
-    return min(points, key=_distance, default=None)
+    operation = operation_of(given)
+    plain = {key: value for key, value in _PLAIN.items() if key not in OPERATION_KEYS}
+    for fixed in ({**plain, **given}, given):
+        space = Space(operation, arch, fixed, strict_isa=strict_isa)
+        if len(space):
+            # An even sample is enough to come near; the whole space can have millions of points.
+            return min((space.at(i) for i in range(0, len(space), max(1, len(space) // _SAMPLED))), key=_distance)
+    return None
 
 
 def _distance(config: KernelConfig) -> tuple[float, ...]:
     """How far a configuration is from the preferred tiles, pads and pipeline; the name decides among equals last."""
-    known = derive.values(config)
-    warp = abs(math.log2(known["WARP_M"] * known["WARP_N"] / 64**2))
-    block = abs(math.log2(known["BLOCK_M"] * known["BLOCK_N"] / 128**2))
-    unpadded = (known["PAD_A"] == 0) + (known["PAD_B"] == 0)
-    return (config.feed is Feed.GLOBAL, unpadded, warp + block, abs(config.k_steps - 2), abs(config.stages - 3))
+    tile = config.frags.m * config.inst.m * config.frags.n * config.inst.n
+    warp = abs(math.log2(tile / 64**2))
+    block = abs(math.log2(tile * config.warps.m * config.warps.n / 128**2))
+    unpadded = (config.pad_a == 0) + (config.pad_b == 0)
+    odd = (config.feed is Feed.GLOBAL, config.residency is not _PLAIN["residency"])
+    return (*odd, unpadded, warp + block, abs(config.k_steps - 2), abs(config.stages - 3))
 
 
 def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,30 +165,32 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     rows = tuple(r for r in rows if given.get("acc", r.acc) == r.acc) or rows
     row = rows[0]
     acc = given.get("acc", row.acc)
+    d = given.get("d", acc)
     layout = Layout(row.layouts[0])
-    return {"a": a, "acc": acc, "d": acc, "inst": Shape(row.m, row.n, row.k), "layout": layout}
+    aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
+    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
 
 
-def _choices(fixed: Mapping[str, Any], arch: Arch, strict_isa: bool) -> Iterator[dict[str, Any]]:
-    """Values for the keys that are still open, the most preferred combination first.
+def _axes(fixed: Mapping[str, Any], arch: Arch, strict_isa: bool) -> list[Axis]:
+    """Values for the keys that are still open, the most preferred ones first.
 
     The axes that vary slowest are those whose first value is worth the most: an unpadded tile costs more than a
-    shorter pipeline, and that more than a smaller tile.
+    shorter pipeline, and that more than a smaller tile. Rows and direct stores come first because they are simpler;
+    the rules send the tiles that cannot have them to the others.
     """
     axes: list[tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]] = [
+        (("store", "pad_d"), _stores(fixed)),
         (("pad_a", "pad_b"), _pads(fixed, strict_isa)),
         (("copy", "stages"), _pipelines(fixed, arch)),
         (("warps",), [(w,) for w in _WARPS]),
         (("frags",), [(f,) for f in _FRAGS]),
         (("k_steps",), [(k,) for k in _k_steps(fixed)]),
+        (("arrange_a", "arrange_b"), _ARRANGEMENTS if fixed["feed"] is Feed.SHARED else _ARRANGEMENTS[:1]),
     ]
-    for combination in itertools.product(*(_open(keys, values, fixed) for keys, values in axes)):
-        yield dict(itertools.chain.from_iterable(combination))
+    return [_open(keys, values, fixed) for keys, values in axes]
 
 
-def _open(
-    keys: tuple[str, ...], values: Sequence[tuple[Any, ...]], fixed: Mapping[str, Any]
-) -> Sequence[tuple[tuple[str, Any], ...]]:
+def _open(keys: tuple[str, ...], values: Sequence[tuple[Any, ...]], fixed: Mapping[str, Any]) -> Axis:
     """The different choices that are left of an axis where some of its keys are fixed."""
     rows = (zip(keys, row, strict=True) for row in values)
     return list(dict.fromkeys(tuple((k, v) for k, v in row if k not in fixed) for row in rows))
@@ -148,6 +211,13 @@ def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int
         return [(Copy.NONE, 1)]
     past, through = [(Copy.CPASYNC, 3), (Copy.CPASYNC, 2)], [(Copy.LD, 2), (Copy.LD, 1)]
     return past + through if arch.sm >= 80 and fixed.get("stages") != 1 else through + past
+
+
+def _stores(fixed: Mapping[str, Any]) -> Sequence[tuple[Store, int]]:
+    """A staged tile of D is padded by 16 bytes, so that its rows lie on different banks, or by a whole fragment."""
+    unit = WIDEST_BITS // fixed["acc"].bits
+    direct = [(Store.DIRECT, 0)] if fixed["acc"] == fixed["d"] and not fixed.get("pad_d") else []
+    return [*direct, *((Store.STAGED, pad) for pad in (unit, 2 * unit, 0))]
 
 
 def _pads(fixed: Mapping[str, Any], strict_isa: bool) -> Sequence[tuple[int, int]]:

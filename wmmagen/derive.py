@@ -13,16 +13,18 @@ from typing import Any
 from wmmagen import instructions
 from wmmagen.arch import MAX_THREADS_PER_BLOCK, WARP_SIZE, Arch
 from wmmagen.config import (
+    WIDEST_BITS,
     Arrange,
     Copy,
     Epilogue,
     Feed,
     KernelConfig,
     Layout,
+    Order,
     Problem,
-    Raster,
     Residency,
     Residue,
+    Store,
     spell,
     values_of,
 )
@@ -57,7 +59,11 @@ def _derived(name: str, text: str, meaning: str) -> Constant:
 GROUPS: tuple[tuple[Constant, ...], ...] = (
     (
         _given("A_BITS", "bits of an element of A or B"),
+        _given("ACC_BITS", "bits of an element of the accumulator"),
         _given("D_BITS", "bits of an element of D"),
+        _given("ALIGN_A", "elements of which A's pointer and lda are multiples, and elements in one copy"),
+        _given("ALIGN_B", "the same of B"),
+        _given("ALIGN_D", "the same of D"),
         _given("INST_M", "one matrix instruction: rows of D"),
         _given("INST_N", "columns of D"),
         _given("INST_K", "products that it sums"),
@@ -69,6 +75,9 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _given("STAGES", "slices in shared memory at a time"),
         _given("PAD_A", "extra elements on a staged row of A"),
         _given("PAD_B", "and of B"),
+        _given("PAD_D", "and of D, in elements of the accumulator"),
+        _given("MIN_BLOCKS", "blocks for which a multiprocessor has registers"),
+        _given("RASTER_WIDTH", "block rows in a group, or block columns in a panel"),
     ),
     (
         _derived("WARP_M", "FRAGS_M * INST_M", "the tile of D of one warp: rows"),
@@ -77,42 +86,76 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("BLOCK_N", "WARPS_N * WARP_N", "and columns"),
         _derived("BLOCK_K", "K_STEPS * INST_K", "one slice of K"),
         _derived("THREADS", f"WARPS_M * WARPS_N * {WARP_SIZE}", "threads of a block"),
-        _derived("VECTOR", "128 // A_BITS", "elements of A or B in 16 bytes"),
-        _derived("D_VECTOR", "128 // D_BITS", "elements of D in 16 bytes"),
-        _derived("A_TILE_STEP", "INST_K if a_row_major else INST_M", "from one tile of A to the next in a row"),
-        _derived("B_TILE_STEP", "INST_N if b_row_major else INST_K", "from one tile of B to the next in a row"),
-        _derived("D_TILE_STEP", "INST_N", "from one tile of D to the next in a row"),
+        _derived("VECTOR", f"{WIDEST_BITS} // A_BITS", "elements of A or B in 16 bytes"),
+        _derived("ACC_VECTOR", f"{WIDEST_BITS} // ACC_BITS", "elements of the accumulator in 16 bytes"),
+        _derived("A_TILE_ROWS", "INST_M if a_row_major else INST_K", "an instruction tile of A as it lies: rows"),
+        _derived("A_TILE_COLS", "INST_K if a_row_major else INST_M", "elements in a row of it"),
+        _derived("B_TILE_ROWS", "INST_K if b_row_major else INST_N", "an instruction tile of B as it lies: rows"),
+        _derived("B_TILE_COLS", "INST_N if b_row_major else INST_K", "elements in a row of it"),
+        _derived("D_TILE_COLS", "INST_N", "elements in a row of an instruction tile of D"),
     ),
     (
-        _derived("A_ROWS", "BLOCK_M if a_row_major else BLOCK_K", "the slice of A in shared memory: rows"),
+        _derived("A_ROWS", "BLOCK_M if a_row_major else BLOCK_K", "the slice of A as it lies: rows"),
         _derived("A_COLS", "BLOCK_K if a_row_major else BLOCK_M", "elements in a row of it"),
-        _derived("B_ROWS", "BLOCK_K if b_row_major else BLOCK_N", "the slice of B in shared memory: rows"),
+        _derived("B_ROWS", "BLOCK_K if b_row_major else BLOCK_N", "the slice of B as it lies: rows"),
         _derived("B_COLS", "BLOCK_N if b_row_major else BLOCK_K", "elements in a row of it"),
-        _derived("LDS_A", "A_COLS + PAD_A", "leading dimension of A in shared memory"),
-        _derived("LDS_B", "B_COLS + PAD_B", "and of B"),
-        _derived("A_STEP_M", "INST_M * LDS_A if a_row_major else INST_M", "from one staged tile of A to the next on M"),
-        _derived("A_STEP_K", "INST_K if a_row_major else INST_K * LDS_A", "and on K"),
-        _derived("B_STEP_N", "INST_N if b_row_major else INST_N * LDS_B", "from one staged tile of B to the next on N"),
-        _derived("B_STEP_K", "INST_K * LDS_B if b_row_major else INST_K", "and on K"),
-        _derived("A_STAGE", "A_ROWS * LDS_A", "elements of A in one stage"),
-        _derived("B_STAGE", "B_ROWS * LDS_B", "and of B"),
+        _derived(
+            "LDS_A", "(A_TILE_COLS if arrange_a_tiles else A_COLS) + PAD_A", "leading dimension of A in shared memory"
+        ),
+        _derived("LDS_B", "(B_TILE_COLS if arrange_b_tiles else B_COLS) + PAD_B", "and of B"),
+        _derived("LDS_D", "D_TILE_COLS + PAD_D", "and of a staged tile of D"),
+        _derived("A_TILE", "A_TILE_ROWS * LDS_A", "elements of a staged tile of A"),
+        _derived("B_TILE", "B_TILE_ROWS * LDS_B", "and of B"),
+        _derived("D_TILE", "INST_M * LDS_D", "and of D"),
+        _derived(
+            "A_STEP_M",
+            "K_STEPS * A_TILE if arrange_a_tiles else (INST_M * LDS_A if a_row_major else INST_M)",
+            "from one staged tile of A to the next on M",
+        ),
+        _derived("A_STEP_K", "A_TILE if arrange_a_tiles else (INST_K if a_row_major else INST_K * LDS_A)", "and on K"),
+        _derived(
+            "B_STEP_N",
+            "K_STEPS * B_TILE if arrange_b_tiles else (INST_N if b_row_major else INST_N * LDS_B)",
+            "from one staged tile of B to the next on N",
+        ),
+        _derived("B_STEP_K", "B_TILE if arrange_b_tiles else (INST_K * LDS_B if b_row_major else INST_K)", "and on K"),
+        _derived(
+            "A_STAGE",
+            "WARPS_M * FRAGS_M * A_STEP_M if arrange_a_tiles else A_ROWS * LDS_A",
+            "elements of A in one stage",
+        ),
+        _derived("B_STAGE", "WARPS_N * FRAGS_N * B_STEP_N if arrange_b_tiles else B_ROWS * LDS_B", "and of B"),
         _derived("B_BASE", "STAGES * A_STAGE", "where the stages of B begin, in elements"),
-        _derived("SHARED_BYTES", "STAGES * (A_STAGE + B_STAGE) * A_BITS // 8", "dynamic shared memory of a block"),
-        _derived("A_ROW_VECTORS", "A_COLS // VECTOR", "vectors of 16 bytes in a row of A's slice"),
-        _derived("B_ROW_VECTORS", "B_COLS // VECTOR", "and of B's"),
-        _derived("A_COPIES", "A_ROWS * A_ROW_VECTORS // THREADS", "vectors of A that a thread copies per slice"),
+        _derived("STAGED_BYTES", "STAGES * (A_STAGE + B_STAGE) * A_BITS // 8", "shared memory that the stages take"),
+        _derived("D_STRIP", "FRAGS_N * D_TILE", "elements of D that a warp stages at a time: one row of its tiles"),
+        _derived("D_BYTES", "WARPS_M * WARPS_N * D_STRIP * ACC_BITS // 8", "shared memory that D takes after them"),
+        _derived(
+            "SHARED_BYTES",
+            "((STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if store_staged else STAGED_BYTES) if feed_shared"
+            " else (D_BYTES if store_staged else 0)",
+            "dynamic shared memory of a block",
+        ),
+        _derived("A_ROW_VECTORS", "A_COLS // ALIGN_A", "copies that make a row of A's slice"),
+        _derived("B_ROW_VECTORS", "B_COLS // ALIGN_B", "and of B's"),
+        _derived("A_COPIES", "A_ROWS * A_ROW_VECTORS // THREADS", "copies of A that a thread makes per slice"),
         _derived("B_COPIES", "B_ROWS * B_ROW_VECTORS // THREADS", "and of B"),
+        _derived("D_ROW_VECTORS", "WARP_N // ALIGN_D", "stores that make a row of a warp's tile of D"),
+        _derived("OUTPUT_BYTES", "ALIGN_D * D_BITS // 8", "one store of D, or one load of C"),
+        _derived(
+            "SUMS_BYTES",
+            "ALIGN_D * ACC_BITS // 8 if ALIGN_D * ACC_BITS < 128 else 16",
+            "what a lane reads of a staged row at a time",
+        ),
+        _derived("D_STORES", f"INST_M * D_ROW_VECTORS // {WARP_SIZE}", "stores of a lane for one row of tiles"),
     ),
 )
 CONSTANTS: tuple[Constant, ...] = tuple(constant for group in GROUPS for constant in group)
 
 #: Numbers that rules and reports use and no generated file needs.
 COSTS: tuple[Constant, ...] = (
-    _given("ACC_BITS", "bits of an element of the accumulator"),
     _given("A_FRAGMENT_BITS", "bits of A's fragment in one thread"),
     _given("B_FRAGMENT_BITS", "and of B's"),
     _given("ACC_FRAGMENT_BITS", "and of the accumulator's"),
-    _derived("SHARED_TOTAL", "SHARED_BYTES if feed_shared else 0", "shared memory of a block, in bytes"),
     _derived(
         "ACC_REGISTERS",
         f"WARP_M * WARP_N * ACC_BITS // {32 * WARP_SIZE}",
@@ -121,11 +164,18 @@ COSTS: tuple[Constant, ...] = (
 )
 
 #: Limits of an architecture, by the names that rules use.
-ARCH_NAMES = ("SM", "MAX_SHARED_BYTES")
+ARCH_LIMITS: tuple[Constant, ...] = (
+    _given("MAX_SHARED_BYTES", "of a block, asked for at the launch"),
+    _given("MULTIPROCESSOR_THREADS", "that reside at a time"),
+    _given("MULTIPROCESSOR_BLOCKS", "that reside at a time"),
+    _given("MULTIPROCESSOR_SHARED_BYTES", "of all resident blocks"),
+    _given("RESERVED_SHARED_BYTES", "that the system takes for each of them"),
+)
+ARCH_NAMES = ("SM", *(limit.name for limit in ARCH_LIMITS))
 #: The numbers of a call.
-LAUNCH_NAMES = ("M", "N", "K", "LDA", "LDB", "LDD")
+LAUNCH_NAMES = ("M", "N", "K", "LDA", "LDB", "LDD", "LDC", "ALPHA", "BETA")
 #: The addresses of a call, in bytes; known to a launcher only.
-ADDRESS_NAMES = ("A_ADDRESS", "B_ADDRESS", "D_ADDRESS")
+ADDRESS_NAMES = ("A_ADDRESS", "B_ADDRESS", "C_ADDRESS", "D_ADDRESS")
 #: What follows from a call.
 CALL: tuple[Constant, ...] = (_derived("BLOCKS", "M // BLOCK_M * (N // BLOCK_N)", "blocks of the grid"),)
 MAX_THREADS = MAX_THREADS_PER_BLOCK
@@ -144,7 +194,8 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "arrange_a": tuple(Arrange),
     "arrange_b": tuple(Arrange),
     "residency": tuple(Residency),
-    "raster": tuple(Raster),
+    "store": tuple(Store),
+    "raster": tuple(Order),
 }
 _MORE_FLAGS = ("a_row_major", "b_row_major", "strict_isa")
 
@@ -152,6 +203,7 @@ _MORE_FLAGS = ("a_row_major", "b_row_major", "strict_isa")
 def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
     """Every flag of a configuration: ``feed_shared``, ``a_f16``, ``a_row_major``, …"""
     values = {key: spell(value) for key, value in values_of(config).items()}
+    values["raster"] = config.raster.order
     held = {f"{key}_{member}": values[key] == member for key, members in _STRUCTURE.items() for member in members}
     o = config.operation
     return {**held, **dict(zip(_MORE_FLAGS, (o.a_row_major, o.b_row_major, strict_isa), strict=True))}
@@ -165,8 +217,11 @@ def given(config: KernelConfig) -> dict[str, int]:
     registers = (row.a_registers, row.b_registers, row.acc_registers) if row else (8, 8, 8)
     return {
         "A_BITS": o.a.bits,
-        "D_BITS": o.d.bits,
         "ACC_BITS": o.acc.bits,
+        "D_BITS": o.d.bits,
+        "ALIGN_A": o.align_a,
+        "ALIGN_B": o.align_b,
+        "ALIGN_D": o.align_d,
         "INST_M": c.inst.m,
         "INST_N": c.inst.n,
         "INST_K": c.inst.k,
@@ -179,6 +234,8 @@ def given(config: KernelConfig) -> dict[str, int]:
         "PAD_A": c.pad_a,
         "PAD_B": c.pad_b,
         "PAD_D": c.pad_d,
+        "MIN_BLOCKS": c.min_blocks,
+        "RASTER_WIDTH": c.raster.width,
         "FRAGMENT_BUFFERS": c.fragment_buffers,
         "SPLIT_K": c.split_k,
         "A_FRAGMENT_BITS": registers[0] * instructions.REGISTER_BITS,
@@ -198,13 +255,14 @@ def extend(base: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_arch(arch: Arch) -> dict[str, int]:
     """The limits of an architecture, by the names that rules use."""
-    return {"SM": arch.sm, "MAX_SHARED_BYTES": arch.shared_block}
+    limits = (arch.shared_block, arch.warps_sm * WARP_SIZE, arch.blocks_sm, arch.shared_sm, arch.shared_reserved)
+    return dict(zip(ARCH_NAMES, (arch.sm, *limits), strict=True))
 
 
-def of_problem(problem: Problem) -> dict[str, int]:
+def of_problem(problem: Problem) -> dict[str, int | float]:
     """The numbers of a call, by the names that rules use."""
     p = problem
-    return dict(zip(LAUNCH_NAMES, (p.m, p.n, p.k, p.lda, p.ldb, p.ldd), strict=True))
+    return dict(zip(LAUNCH_NAMES, (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta), strict=True))
 
 
 def values(
@@ -223,6 +281,6 @@ def values(
 #: Every name that an expression may read.
 NAMES = frozenset(
     {c.name for c in CONSTANTS + COSTS + CALL}
-    | {"PAD_D", "FRAGMENT_BUFFERS", "SPLIT_K", *ARCH_NAMES, *LAUNCH_NAMES, *ADDRESS_NAMES, *_MORE_FLAGS}
+    | {"FRAGMENT_BUFFERS", "SPLIT_K", *ARCH_NAMES, *LAUNCH_NAMES, *ADDRESS_NAMES, *_MORE_FLAGS}
     | {f"{key}_{member}" for key, members in _STRUCTURE.items() for member in members}
 )

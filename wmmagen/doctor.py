@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from wmmagen import __version__, cache, nvrtc
+from wmmagen import __version__, cache, nvrtc, sass
 from wmmagen import arch as archs
-from wmmagen.errors import CompileError, ConfigError, MissingPiece, WmmagenError
+from wmmagen.errors import CompileError, ConfigError, DisassemblyError, MissingPiece, WmmagenError
 
 State = Literal["ok", "missing", "warning"]
 
@@ -113,6 +113,7 @@ def examine(devices: Devices | None = None, driver: Driver | None = None) -> tup
         _wmma_compile(),
         _nvjitlink(),
         _cache(cache.default()),
+        _nvdisasm(),
         *_gpus(devices or _cuda_devices, driver or _cuda_driver),
         _nvcc(),
         _cublas(_library_folders()),
@@ -202,6 +203,15 @@ def _cache(kept: cache.Cache) -> Finding:
         fix = f"make the folder one that can be written, or set {cache.VARIABLE} to one"
         return Finding(name, "warning", f"{held}; it cannot be written, and nothing new is kept", fix, False)
     return Finding(name, "ok", held, "", False)
+
+
+def _nvdisasm() -> Finding:
+    try:
+        path = sass.locate()
+        title = sass.title(path)
+    except (MissingPiece, DisassemblyError) as error:
+        return _absent("nvdisasm", error, "without it `wmmagen compile` does not lint machine code", needed=False)
+    return Finding("nvdisasm", "ok", _joined(title.removeprefix("nvdisasm "), str(path)), "", False)
 
 
 def _gpus(devices: Devices, driver: Driver) -> tuple[Finding, ...]:

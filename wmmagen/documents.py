@@ -11,16 +11,22 @@ from enum import StrEnum
 from pathlib import Path
 
 from wmmagen.config import (
+    LINEAR,
     MAX_COUNT,
     MAX_FRAGS,
+    MAX_MIN_BLOCKS,
     MAX_PAD,
+    MAX_RASTER_WIDTH,
+    WIDEST_BITS,
     Arrange,
     Copy,
     Epilogue,
     Feed,
     Layout,
+    Order,
     Raster,
     Residue,
+    Store,
     parse,
     spell,
     values_of,
@@ -92,6 +98,13 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("`_`*word*", ("layout",), _words(Layout), "layouts of A and B, r for row-major, c for column-major"),
     ("`_`*word*", ("epilogue",), _words(Epilogue), "from the accumulator to D"),
     ("`_`*word*", ("residue",), _words(Residue), "the sizes it takes: multiples of the block tile, or all"),
+    (
+        "*n*",
+        ("align_a",),
+        f"powers of two, 1 to {WIDEST_BITS}",
+        "elements that calls align A to, right after the residue",
+    ),
+    ("`x`*n*`x`*n*, or nothing", ("align_b", "align_d"), "the same", "B, and C and D, only where one is not A's"),
     ("`__i`*m*`x`*n*`x`*k*", ("inst",), "1 to 1024 each", "the instruction's shape"),
     ("`_w`*m*`x`*n*", ("warps",), f"{_COUNT} each", "warps of a block, down and across"),
     ("`_f`*m*`x`*n*", ("frags",), f"1 to {MAX_FRAGS} each", "accumulator fragments of a warp, down and across"),
@@ -104,12 +117,20 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("*word*, or nothing", ("arrange_b",), _words(Arrange), "of B, only where it is not A's"),
     ("`_fb`*n*", ("fragment_buffers",), "1 to 2", "operand fragments per position"),
     ("`_res`*word*", ("residency",), "`frag` (fragment) `global`", "where partial sums live"),
-    ("`_`*word*", ("raster",), _words(Raster), "the order of blocks over D"),
+    ("`_`*word*", ("store",), _words(Store), "how a finished tile reaches D"),
+    ("`_mb`*n*", ("min_blocks",), f"1 to {MAX_MIN_BLOCKS}", "blocks that a multiprocessor is to hold at a time"),
+    (
+        "`_`*word*, *n*",
+        ("raster",),
+        _words(str(raster) for raster in (LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 8))),
+        f"the order of blocks over D; block rows in a group, block columns in a panel: 2 up to {MAX_RASTER_WIDTH}",
+    ),
     ("`_sk`*n*", ("split_k",), "1 to 65535", "blocks that share one tile of D along K"),
 )
 
 _EXAMPLE = (
-    "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows_fb1_resfrag_linear_sk1"
+    "wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rows"
+    "_fb1_resfrag_direct_mb1_linear_sk1"
 )
 
 

@@ -24,6 +24,7 @@ class ElementType:
         bits: width of one element in memory.
         precision: bits of significand with the implied one; for integers the bits of magnitude.
         integer: whether arithmetic on it wraps instead of rounding.
+        widen, narrow: the C++ functions to and from ``float``, rounding to nearest; empty where there is none.
         zero: the C++ expression of its zero that needs no operator of a class type.
         header: the toolkit header that defines ``storage``; empty where the language does.
         experimental: in ``wmma::experimental``; documented as removed from sm_90 on.
@@ -38,6 +39,8 @@ class ElementType:
     zero: str = "0"
     header: str = ""
     experimental: bool = False
+    widen: str = ""
+    narrow: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isalnum() or self.name != self.name.lower():
@@ -53,8 +56,28 @@ class ElementType:
         return (1 << self.precision) - 1 if self.integer else 1 << self.precision
 
 
-F16 = ElementType("f16", "__half", "__half", 16, 11, zero="__float2half(0.0f)", header="cuda_fp16.h")
-BF16 = ElementType("bf16", "__nv_bfloat16", "__nv_bfloat16", 16, 8, zero="__float2bfloat16(0.0f)", header="cuda_bf16.h")
+F16 = ElementType(
+    "f16",
+    "__half",
+    "__half",
+    16,
+    11,
+    zero="__float2half(0.0f)",
+    header="cuda_fp16.h",
+    widen="__half2float",
+    narrow="__float2half",
+)
+BF16 = ElementType(
+    "bf16",
+    "__nv_bfloat16",
+    "__nv_bfloat16",
+    16,
+    8,
+    zero="__float2bfloat16(0.0f)",
+    header="cuda_bf16.h",
+    widen="__bfloat162float",
+    narrow="__float2bfloat16",
+)
 TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f")
 F32 = ElementType("f32", "float", "float", 32, 24, zero="0.0f")
 F64 = ElementType("f64", "double", "double", 64, 53, zero="0.0")

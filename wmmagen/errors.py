@@ -9,7 +9,8 @@
     │   ├── NotGeneratedYet       known and legal, but no template makes it today
     │   └── StudyError            a study that is not there, or does not hold what was asked
     ├── AnswerIsNo            1   the work ran, and its answer is no
-    │   └── CompileError          the compiler refused the source; carries its log
+    │   ├── CompileError          the compiler refused the source; carries its log
+    │   └── DisassemblyError      machine code that could not be read
     ├── OutOfTime             1   the time that was given ended before the work did
     ├── MissingPiece          3   the machine lacks something; says how to get it
     └── Fault                 1   a kernel that ran badly; carries its outcome
@@ -97,6 +98,12 @@ class CompileError(AnswerIsNo):
     def __init__(self, message: str, fix: str = "", log: str = "") -> None:
         super().__init__(message, fix)
         self.log = log
+
+
+class DisassemblyError(AnswerIsNo):
+    """Machine code that nvdisasm or :mod:`wmmagen.sass` could not read; says where."""
+
+    kind = "disassembly"
 
 
 class OutOfTime(WmmagenError):

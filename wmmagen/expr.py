@@ -15,7 +15,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Expr:
     truth: bool
     _node: ast.expr
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The names it reads, flags included."""
         return _names(self._node)
@@ -72,7 +72,11 @@ class Expr:
         Raises:
             KeyError: a name that ``env`` does not hold.
         """
-        return _value(self._node, env)
+        return self._evaluate(env)
+
+    @cached_property
+    def _evaluate(self) -> Callable[[Env], Any]:
+        return _compiled(self._node)
 
     def fold(self, known: Env) -> Expr | bool | int:
         """The expression that is left when ``known`` names are what they are; a plain value where nothing is left."""
@@ -150,27 +154,51 @@ def _is_truth(node: ast.expr, text: str) -> bool:
     raise ExprError(f"{text!r}: {ast.unparse(node)!r} is outside the common subset of Python and C++")
 
 
-def _value(node: ast.expr, env: Env) -> Any:
+def _compiled(node: ast.expr) -> Callable[[Env], Any]:
+    """The evaluation of ``node``, made once: a rule is evaluated on far more points than there are nodes."""
     match node:
         case ast.Constant(value=value):
-            return value
+            return lambda env: value
         case ast.Name(id=name):
-            return env[name]
+            return operator.itemgetter(name)
         case ast.BinOp(left=left, op=op, right=right):
-            return _ARITHMETIC[type(op)][3](_value(left, env), _value(right, env))
+            return _binary(_ARITHMETIC[type(op)][3], _compiled(left), _compiled(right))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _COMPARISONS[type(op)][1](_value(left, env), _value(right, env))
+            return _binary(_COMPARISONS[type(op)][1], _compiled(left), _compiled(right))
         case ast.BoolOp(op=op, values=values):
-            return _combine(isinstance(op, ast.And), [_value(v, env) for v in values])
+            both, parts = isinstance(op, ast.And), [_compiled(v) for v in values]
+            return lambda env: _combine(both, [part(env) for part in parts])
         case ast.UnaryOp(operand=operand):
-            value = _value(operand, env)
-            return np.logical_not(value) if isinstance(value, np.ndarray) else not value
+            return _opposite(_compiled(operand))
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            condition = _value(test, env)
-            if isinstance(condition, np.ndarray):
-                return np.where(condition, _value(body, env), _value(orelse, env))
-            return _value(body if condition else orelse, env)
+            return _choice(_compiled(test), _compiled(body), _compiled(orelse))
     raise AssertionError(ast.dump(node))
+
+
+def _binary(
+    function: Callable[[Any, Any], Any], left: Callable[[Env], Any], right: Callable[[Env], Any]
+) -> Callable[[Env], Any]:
+    return lambda env: function(left(env), right(env))
+
+
+def _opposite(operand: Callable[[Env], Any]) -> Callable[[Env], Any]:
+    def value(env: Env) -> Any:
+        held = operand(env)
+        return np.logical_not(held) if isinstance(held, np.ndarray) else not held
+
+    return value
+
+
+def _choice(
+    test: Callable[[Env], Any], body: Callable[[Env], Any], orelse: Callable[[Env], Any]
+) -> Callable[[Env], Any]:
+    def value(env: Env) -> Any:
+        condition = test(env)
+        if isinstance(condition, np.ndarray):
+            return np.where(condition, body(env), orelse(env))
+        return body(env) if condition else orelse(env)
+
+    return value
 
 
 def _combine(both: bool, values: list[Any]) -> Any:
@@ -196,7 +224,7 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 
 def _constant(node: ast.expr, known: Env) -> ast.Constant:
-    value = _value(node, known)
+    value = _compiled(node)(known)
     return ast.Constant(bool(value) if _stands_for_truth(node) else int(value))
 
 

@@ -3,7 +3,8 @@
 An image is hostile by default. Bands before and after the data and the gap between the end of a line (a row of a
 row-major matrix, a column of a column-major one) and the leading dimension hold a guard pattern. Around an operand the
 guard is NaN, so that a read outside shows in the result; around D it is a pattern of its own, and D itself is filled
-with a NaN that no arithmetic produces, so that an element which was never written shows.
+with a NaN that no arithmetic produces, so that an element which was never written shows. An operand that must not be
+read at all (C where beta is 0, A and B where alpha is 0) can hold nothing but NaN or infinities.
 
 In NumPy a bf16 matrix is held as ``float32`` values and a tf32 matrix as ``float32``; every other type has its own
 dtype.
@@ -161,7 +162,7 @@ class Image:
         element: its element type.
         row_major: whether lines are rows.
         output: whether it is D: poisoned, and guarded by a pattern that is not NaN.
-        offset: of the first element, in bytes from the start of the buffer; a multiple of 256.
+        offset: of the first element, in bytes from the start of the buffer; aligned as far as was asked for.
         total_bytes: size of the buffer.
     """
 
@@ -243,6 +244,19 @@ class Image:
         matrix[:] = self.poison
         return buffer
 
+    def unreadable(self, *, infinite: bool = False) -> Bytes:
+        """A buffer that shows in the result wherever it is read: the matrix, too, is all guards, or all infinities.
+
+        Args:
+            infinite: infinities in turn of either sign, which a factor of 0 turns into NaN; types without them keep
+                the guards.
+        """
+        buffer, matrix = self._framed()
+        if infinite and not self.element.integer:
+            signs = 1 - 2 * ((np.arange(self.rows)[:, None] + np.arange(self.cols)) % 2)
+            matrix[:] = encode(signs * np.inf, self.element)
+        return buffer
+
     def unpack(self, buffer: Bytes) -> Array:
         """The values (rows × cols) that lie in ``buffer``, in the dtype of :func:`value_dtype`.
 
@@ -291,32 +305,61 @@ def image(
     row_major: bool = True,
     output: bool = False,
     guard_bytes: int = GUARD_BYTES,
+    shift: int = 0,
 ) -> Image:
     """An image of a rows × cols matrix with a guard band of ``guard_bytes`` on either side.
 
+    Args:
+        shift: bytes from a boundary of 256 bytes to the first element; a whole number of elements.
+
     Raises:
         ConfigError: a sub-byte type, or a leading dimension below the length of a line.
-        ValueError: ``guard_bytes`` is no multiple of 256.
+        ValueError: ``guard_bytes`` is no multiple of 256, or ``shift`` is no whole number of elements below 256 bytes.
     """
     require_bytes(element)
     if guard_bytes < 0 or guard_bytes % GUARD_UNIT:
         raise ValueError(f"guard_bytes = {guard_bytes} is no multiple of {GUARD_UNIT}")
+    if shift not in range(0, GUARD_UNIT, element.bits // 8):
+        raise ValueError(f"shift = {shift} is no whole number of {element.name} elements below {GUARD_UNIT} bytes")
     lines, length = (rows, cols) if row_major else (cols, rows)
     if ld < length:
         raise ConfigError(f"leading dimension {ld} is below the {length} elements of a line", f"give at least {length}")
-    total = 2 * guard_bytes + lines * ld * element.bits // 8
-    return Image(rows, cols, ld, element, row_major, output, guard_bytes, total)
+    total = 2 * guard_bytes + shift + lines * ld * element.bits // 8
+    return Image(rows, cols, ld, element, row_major, output, guard_bytes + shift, total)
 
 
-def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES) -> tuple[Image, Image, Image]:
-    """The images of A (m×k), B (k×n) and D (m×n) of a problem.
+@dataclass(frozen=True)
+class Shifts:
+    """How far behind a boundary of 256 bytes the matrices of a call begin; in bytes.
+
+    Attributes:
+        a, b: of A and of B.
+        d: of C and of D.
+    """
+
+    a: int = 0
+    b: int = 0
+    d: int = 0
+
+
+UNSHIFTED = Shifts()
+
+
+def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts = UNSHIFTED) -> tuple[Image, ...]:
+    """The images of A (m×k), B (k×n), C (m×n, where the epilogue has it) and D (m×n), in a kernel's order: D is last.
 
     Raises:
         ConfigError: a sub-byte type, or a leading dimension below the length of a line.
+        ValueError: a guard or a shift that :func:`image` refuses.
     """
     o, p = problem.operation, problem
-    return (
-        image(p.m, p.k, p.lda, o.a, row_major=o.a_row_major, guard_bytes=guard_bytes),
-        image(p.k, p.n, p.ldb, o.a, row_major=o.b_row_major, guard_bytes=guard_bytes),
-        image(p.m, p.n, p.ldd, o.d, row_major=True, output=True, guard_bytes=guard_bytes),
-    )
+    found = [
+        image(p.m, p.k, p.lda, o.a, row_major=o.a_row_major, guard_bytes=guard_bytes, shift=shifts.a),
+        image(p.k, p.n, p.ldb, o.a, row_major=o.b_row_major, guard_bytes=guard_bytes, shift=shifts.b),
+    ]
+    if o.scaled:
+        # A C that nobody reads may have any leading dimension; its image lies behind what would be read.
+        ldc = p.ldc if p.beta else max(p.ldc, p.n)
+        found.append(image(p.m, p.n, ldc, o.d, guard_bytes=guard_bytes, shift=shifts.d))
+    found.append(image(p.m, p.n, p.ldd, o.d, output=True, guard_bytes=guard_bytes, shift=shifts.d))
+    return tuple(found)

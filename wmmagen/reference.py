@@ -1,24 +1,29 @@
-"""What is right: inputs whose sums are exact in any order, and their exact product.
+"""What is right: inputs whose sums are exact in any order, and the exact result.
 
-A and B hold integers. As long as the sum of |a||b| over K stays within what the accumulator counts exactly, every
+A, B and C hold integers. As long as the sum of |a||b| over K stays within what the accumulator counts exactly, every
 partial sum is exact in every order, so each tile order, split, architecture and library gives the same bits, and any
 difference is a bug. There is no tolerance. The bounds (IEEE 754: integers up to 2^p are exact in a significand of p
 bits):
 
     f16 2^11    bf16 2^8    f32 2^24    f64 2^53    s32 2^31 - 1 (K < 2^17 for s8)
 
-The generator proves the bound on the arrays that it returns. The reference itself is computed in float32, float64 or
+An epilogue with factors goes on in f32. A factor is p·2^e with an odd p; in units of the smaller of the two powers of
+two, alpha·A·B + beta·C is an integer, and so are both of its terms. As long as |alpha|·Σ|a||b| + |beta|·|c| is at most
+2^24 of these units, f32 holds all of them, in whatever order and with or without fused operations.
+
+The generator proves the bounds on the arrays that it returns. The reference itself is computed in float32, float64 or
 int64, whichever counts exactly up to the proved bound; never in half precision.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wmmagen.config import Epilogue, Operation, Problem
+from wmmagen.config import LINEAR, Operation, Order, Problem, Raster
 from wmmagen.dtypes import ElementType
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.layout import Array, decode, encode, require_bytes, value_dtype
@@ -27,8 +32,15 @@ from wmmagen.layout import Array, decode, encode, require_bytes, value_dtype
 F16_MAX = 65_504
 #: Largest magnitudes in the field's published pattern: A in [-3, 3], B in [-2, 2].
 FIELD_A, FIELD_B = 3, 2
-PATTERNS = ("auto", "field")
-#: Three streams of values are drawn per seed, told apart by 4 · seed + 0 … 2 in 32 bits.
+#: Largest magnitude of C beside it.
+FIELD_C = 3
+PATTERNS = ("auto", "field", "positions")
+#: Epilogues with factors compute in f32: it counts to 2^24, in units from its smallest normal number on, IEEE 754.
+_EPILOGUE_LIMIT = 2**24
+_EPILOGUE_EXPONENTS = range(-126, 128 - 24)
+#: A factor that leaves less room than this to Σ|a||b| or to |c| leaves inputs that show few mistakes.
+LEAST_ROOM = 64
+#: Four streams of values are drawn per seed, told apart by 4 · seed + 0 … 3 in 32 bits.
 MAX_SEED = 2**30 - 1
 #: Standard deviation of normal-distributed 8-bit operands; 4 of them reach the end of the type.
 _INT_SIGMA = 32.0
@@ -46,9 +58,10 @@ class Inputs:
         problem: what they are operands of.
         a: logical A, m×k integers, read-only. Widen before multiplying: the dtype is not wide enough for products.
         b: logical B, k×n integers, read-only.
-        pattern: ``auto``, ``field``, or ``given`` for a caller's own arrays.
+        pattern: ``auto``, ``field``, ``positions``, or ``given`` for a caller's own arrays.
         bound: proved: no sum of |a||b| over K exceeds it.
-        limit: up to here the accumulator is exact and D is finite.
+        limit: up to here the accumulator is exact, the epilogue is exact beside this C, and D is finite.
+        c: logical C, m×n integers, read-only; None where nothing reads C.
     """
 
     problem: Problem
@@ -57,6 +70,7 @@ class Inputs:
     pattern: str
     bound: int
     limit: int
+    c: Array | None = field(default=None, repr=False)
 
     @property
     def guaranteed(self) -> bool:
@@ -72,6 +86,90 @@ def accumulation_limit(operation: Operation) -> int:
     """The largest sum of |a||b| up to which the accumulator is exact and D stays finite."""
     finite = F16_MAX if operation.d.name == "f16" else operation.acc.exact_limit
     return min(operation.acc.exact_limit, finite)
+
+
+def factor_parts(value: float) -> tuple[int, int]:
+    """``(p, e)`` with ``value`` = p·2^e as a C ``float`` and an odd p; ``(0, 0)`` for 0.
+
+    Raises:
+        ConfigError: a value that no finite float is near to.
+    """
+    with np.errstate(over="ignore"):
+        single = float(np.float32(value))
+    if not math.isfinite(single):
+        raise ConfigError(f"the factor {value} is no finite float", "alpha and beta are C floats")
+    numerator, denominator = single.as_integer_ratio()
+    twos = (numerator & -numerator).bit_length() - 1 if numerator else 0
+    return numerator >> twos, twos - (denominator.bit_length() - 1)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What an epilogue with factors leaves to its inputs, in units of 2^``exponent``.
+
+    Attributes:
+        exponent: of the unit, the smaller power of two of the two factors.
+        alpha, beta: the factors; integers.
+        total: up to here |alpha|·Σ|a||b| + |beta|·|c| is exact in f32, and D is finite.
+    """
+
+    exponent: int
+    alpha: int
+    beta: int
+    total: int
+
+
+def room_of(problem: Problem) -> Room:
+    """The room of a problem whose epilogue has factors.
+
+    Raises:
+        ConfigError: a factor is no finite float.
+    """
+    (p, e), (q, f) = factor_parts(problem.alpha), factor_parts(problem.beta)
+    unit = min([power for odd, power in ((p, e), (q, f)) if odd], default=0)
+    total = _EPILOGUE_LIMIT if unit in _EPILOGUE_EXPONENTS else 0
+    if problem.operation.d.name == "f16":
+        total = min(total, F16_MAX << -unit if unit < 0 else F16_MAX >> unit)
+    return Room(unit, p << (e - unit) if p else 0, q << (f - unit) if q else 0, total)
+
+
+def sum_limit(problem: Problem, largest_c: int = 0) -> int:
+    """The largest Σ|a||b| up to which everything is exact and finite, beside elements of C up to ``largest_c``.
+
+    Raises:
+        ConfigError: a factor is no finite float.
+    """
+    if not problem.operation.scaled:
+        return accumulation_limit(problem.operation)
+    room, exact = room_of(problem), problem.operation.acc.exact_limit
+    left = room.total - abs(room.beta) * largest_c
+    # Below 0 even a sum of nothing is beyond it.
+    return min(exact, left // abs(room.alpha)) if room.alpha else min(exact, left)
+
+
+def _largest_c(problem: Problem) -> int:
+    """The magnitude up to which the generator lets C go: a quarter of the room, as far as its type counts; 0 for none.
+
+    Raises:
+        ConfigError: the factors leave C or the sums less than :data:`LEAST_ROOM`.
+    """
+    if not problem.operation.scaled:
+        return 0
+    room = room_of(problem)
+    cap = min(problem.operation.d.exact_limit, 2**30 - 1)
+    most = min(cap, room.total // 4 // abs(room.beta)) if room.beta else 0
+    sums = sum_limit(problem, most)
+    for word, factor, left in (("alpha", problem.alpha, sums), ("beta", problem.beta, most)):
+        if factor and left < LEAST_ROOM:
+            p, e = factor_parts(factor)
+            raise ConfigError(
+                f"{word} = {factor} is {p} * 2^{e} as a C float: for alpha = {problem.alpha} and beta = {problem.beta} "
+                f"to stay exact in f32 and in {problem.operation.d.name}, "
+                f"{'sums of |a||b|' if word == 'alpha' else 'elements of C'} may reach {max(left, 0)} only",
+                f"inputs that show mistakes need {LEAST_ROOM}: give small integers times powers of two, "
+                "for example 1.5 or -0.25",
+            )
+    return most
 
 
 def _mix(x: Array) -> Array:
@@ -138,6 +236,23 @@ def _auto(problem: Problem, seed: int, limit: int) -> tuple[Array, Array]:
     return (_thin(a, limit, 4 * seed + 2) if problem.k > limit else a), b
 
 
+def _positions(problem: Problem) -> tuple[Array, Array]:
+    """A[i, k] = (3i + k) % 7, B[k, j] = (k + 5j) % 11: small, and another one at every neighbouring place."""
+    i, j, k = (np.arange(extent, dtype=np.int64) for extent in (problem.m, problem.n, problem.k))
+    a, b = (3 * i[:, None] + k) % 7, (k[:, None] + 5 * j) % 11
+    return a.astype(np.int32), b.astype(np.int32)
+
+
+def _c_of(problem: Problem, seed: int, pattern: str, largest: int) -> Array | None:
+    """C (m×n ``int32``), without zeros, or None where nothing reads it."""
+    if not largest:
+        return None
+    if pattern == "positions":
+        i, j = np.arange(problem.m, dtype=np.int64)[:, None], np.arange(problem.n, dtype=np.int64)
+        return ((2 * i + 3 * j) % 13 + 1).astype(np.int32)
+    return _nonzero(problem.m, problem.n, min(largest, FIELD_C) if pattern == "field" else largest, True, 4 * seed + 3)
+
+
 def _field(problem: Problem, seed: int) -> tuple[Array, Array]:
     """The published pattern of the field: A in [-3, 3], B in [-2, 2], zeros included."""
     if problem.operation.a.name == "u8":
@@ -178,16 +293,22 @@ def _check_seed(seed: int) -> None:
         raise ConfigError(f"seed = {seed} is no seed", f"give 0 to {MAX_SEED}")
 
 
-def _seal(problem: Problem, a: Array, b: Array, pattern: str, bound: int) -> Inputs:
+def _seal(problem: Problem, a: Array, b: Array, c: Array | None, pattern: str, bound: int) -> Inputs:
     """Inputs whose arrays cannot change any more, so that what was proved for them stays true."""
-    a.setflags(write=False)
-    b.setflags(write=False)
-    return Inputs(problem, a, b, pattern, bound, accumulation_limit(problem.operation))
+    for values in (a, b, c):
+        if values is not None:
+            values.setflags(write=False)
+    return Inputs(problem, a, b, pattern, bound, sum_limit(problem, 0 if c is None else _largest(c)), c)
 
 
-def _require_product(operation: Operation) -> None:
-    if operation.epilogue is not Epilogue.NONE:
-        raise NotGeneratedYet(f"epilogue {operation.epilogue}: the reference knows D = A·B only", "use epilogue=none")
+def _require_known(operation: Operation) -> None:
+    """Refuse what the reference has no semantics for: factors are C floats, and scale sums that an f32 holds."""
+    if operation.scaled and {operation.acc.name, operation.d.name} - {"f16", "bf16", "f32"}:
+        raise NotGeneratedYet(
+            f"the reference knows epilogue={operation.epilogue} from f16 and f32 to f16, bf16 and f32, "
+            f"not from {operation.acc.name} to {operation.d.name}",
+            "use epilogue=none",
+        )
 
 
 def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> Inputs:
@@ -195,78 +316,100 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
 
     ``auto`` takes the largest magnitudes that K, the accumulator and D allow, without zeros; where K is longer than
     the accumulator can count it thins out the rows of A. ``field`` is the published pattern of the field, bounded by
-    6K; with an f16 accumulator it is not guaranteed beyond K = 341.
+    6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7 and
+    B[k, j] = (k + 5j) % 11, bounded by its own values. C, where it is read, has no zeros in any of them.
 
     Args:
-        problem: sizes and types.
-        seed: another seed, other values; 0 to 2^30 - 1.
-        pattern: ``auto`` or ``field``.
+        problem: sizes, types and factors.
+        seed: another seed, other values; 0 to 2^30 - 1. ``positions`` has one set of values.
+        pattern: ``auto``, ``field`` or ``positions``.
 
     Raises:
-        ConfigError: no such pattern or seed, a pattern that the operand type cannot hold, or a sub-byte type.
-        NotGeneratedYet: an epilogue with alpha, beta and C.
+        ConfigError: no such pattern or seed, a pattern that the operand type cannot hold, a sub-byte type, or factors
+            with which hardly any inputs would be exact.
+        NotGeneratedYet: an epilogue with factors on types for which it is not defined.
     """
     _check_seed(seed)
-    _require_product(problem.operation)
+    _require_known(problem.operation)
     for element in (problem.operation.a, problem.operation.d):
         require_bytes(element)
-    limit = accumulation_limit(problem.operation)
-    if pattern == "auto":
-        a, b = _auto(problem, seed, limit)
-        bound = cheap_bound(a, b)
-        if bound > limit:
-            raise AssertionError(f"{problem}: the generator chose magnitudes whose sums reach {bound}, beyond {limit}")
-        return _seal(problem, a, b, pattern, bound)
+    if pattern not in PATTERNS:
+        raise ConfigError(f"pattern {pattern!r} is not known", "patterns: " + " ".join(PATTERNS))
+    most = _largest_c(problem)
+    c = _c_of(problem, seed, pattern, most)
     if pattern == "field":
         a, b = _field(problem, seed)
         # The published bound, not the smaller one of these values: what is guaranteed must not depend on the seed.
-        return _seal(problem, a, b, pattern, FIELD_A * FIELD_B * problem.k)
-    raise ConfigError(f"pattern {pattern!r} is not known", "patterns: " + " ".join(PATTERNS))
+        return _seal(problem, a, b, c, pattern, FIELD_A * FIELD_B * problem.k)
+    if pattern == "positions":
+        a, b = _positions(problem)
+        return _seal(problem, a, b, c, pattern, _proved_bound(a, b, sum_limit(problem, most)))
+    limit = sum_limit(problem, most)
+    a, b = _auto(problem, seed, limit)
+    inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b))
+    if not inputs.guaranteed:
+        raise AssertionError(f"{inputs}: the generator chose magnitudes that it cannot prove")
+    return inputs
 
 
-def given_inputs(problem: Problem, a: Array, b: Array) -> Inputs:
+def given_inputs(problem: Problem, a: Array, b: Array, c: Array | None = None) -> Inputs:
     """A caller's own integers as operands; the bound is proved from them.
 
     Args:
-        problem: sizes and types.
+        problem: sizes, types and factors.
         a: m×k integers.
         b: k×n integers.
+        c: m×n integers, where the epilogue reads C; None where it does not.
 
     Raises:
-        ConfigError: another shape, no integers, or a value that the operand type does not hold exactly.
-        NotGeneratedYet: an epilogue with alpha, beta and C.
+        ConfigError: another shape, no integers, a value that its type does not hold exactly, or a C that is not read or
+            is missing.
+        NotGeneratedYet: an epilogue with factors on types for which it is not defined.
     """
-    _require_product(problem.operation)
-    element = problem.operation.a
-    for word, values, shape in (("A", a, (problem.m, problem.k)), ("B", b, (problem.k, problem.n))):
-        if values.shape != shape:
-            raise ConfigError(f"{word} is {list(values.shape)}, the problem wants {list(shape)}")
-        if not np.issubdtype(values.dtype, np.integer):
-            raise ConfigError(f"{word} holds {values.dtype}, exact inputs are integers")
-        if not np.array_equal(decode(encode(values, element), element).astype(np.float64), values.astype(np.float64)):
-            raise ConfigError(f"{word} has a value that {element.name} does not hold exactly")
+    _require_known(problem.operation)
+    p, o = problem, problem.operation
+    if (c is None) is not (p.beta == 0):
+        raise ConfigError("C is given exactly where beta is not 0", "give C, or leave it out")
+    _require_exact("A", a, (p.m, p.k), o.a)
+    _require_exact("B", b, (p.k, p.n), o.a)
+    if c is not None:
+        _require_exact("C", c, (p.m, p.n), o.d)
+        c = c.astype(np.int64)
     wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
-    bound = cheap_bound(wide_a, wide_b)
-    if bound > accumulation_limit(problem.operation):
-        bound = tight_bound(wide_a, wide_b)
-    return _seal(problem, wide_a, wide_b, "given", bound)
+    limit = sum_limit(problem, 0 if c is None else _largest(c))
+    return _seal(problem, wide_a, wide_b, c, "given", _proved_bound(wide_a, wide_b, limit))
 
 
-def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, Array]:
-    """Normal-distributed A (m×k) and B (k×n) for timing, every value representable in the operand type.
+def _require_exact(word: str, values: Array, shape: tuple[int, int], element: ElementType) -> None:
+    if values.shape != shape:
+        raise ConfigError(f"{word} is {list(values.shape)}, the problem wants {list(shape)}")
+    if not np.issubdtype(values.dtype, np.integer):
+        raise ConfigError(f"{word} holds {values.dtype}, exact inputs are integers")
+    if not np.array_equal(decode(encode(values, element), element).astype(np.float64), values.astype(np.float64)):
+        raise ConfigError(f"{word} has a value that {element.name} does not hold exactly")
 
-    Floating types have mean 0 and deviation 1. 8-bit integers have deviation 32, u8 around 128, cut at the ends of
-    the type.
+
+def _proved_bound(a: Array, b: Array, limit: int) -> int:
+    """A bound of every sum of |a||b|: the cheap one where it is within ``limit``, else the tight one."""
+    bound = cheap_bound(a, b)
+    return bound if bound <= limit else tight_bound(a, b)
+
+
+def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, ...]:
+    """Normal-distributed A (m×k), B (k×n) and, where the epilogue has it, C (m×n) for timing.
+
+    Every value is representable in its type. Floating types have mean 0 and deviation 1. 8-bit integers have deviation
+    32, u8 around 128, cut at the ends of the type.
 
     Raises:
         ConfigError: no such seed, or a sub-byte type.
     """
     _check_seed(seed)
-    element = problem.operation.a
-    target = value_dtype(element)
+    o = problem.operation
     rng = np.random.default_rng(seed)
 
-    def draw(rows: int, cols: int) -> Array:
+    def draw(rows: int, cols: int, element: ElementType) -> Array:
+        target = value_dtype(element)
         values: Array = rng.standard_normal((rows, cols), np.float64 if element.bits == 64 else np.float32)
         if element.integer:
             ends = np.iinfo(target)
@@ -276,7 +419,8 @@ def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, Array]:
             return _to_tf32(values)
         return decode(encode(values, element), element)
 
-    return draw(problem.m, problem.k), draw(problem.k, problem.n)
+    operands = draw(problem.m, problem.k, o.a), draw(problem.k, problem.n, o.a)
+    return (*operands, draw(problem.m, problem.n, o.d)) if o.scaled else operands
 
 
 def _to_tf32(values: Array) -> Array:
@@ -287,7 +431,7 @@ def _to_tf32(values: Array) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The exact product.
+# The exact result.
 
 
 def _multiply(a: Array, b: Array, bound: int) -> Array:
@@ -317,8 +461,33 @@ def product(inputs: Inputs) -> Array:
     return _multiply(inputs.a, inputs.b, inputs.bound)
 
 
+def finish(problem: Problem, sums: Array, c: Array | None = None) -> Array:
+    """What the epilogue makes of exact sums, before the one rounding.
+
+    Without factors the sums themselves. With them alpha·sums + beta·c in ``float64``, with IEEE's signs of zero: a
+    beta of 0 leaves out C, and an alpha of 0 leaves out the sums. Exact for inputs within their bound.
+
+    Args:
+        problem: its factors.
+        sums: exact sums over K, ``int64``, any shape.
+        c: the elements of C beside them, of a shape that broadcasts; None where C is not read.
+    """
+    if not problem.operation.scaled:
+        return sums
+    alpha, beta = (np.float64(np.float32(factor)) for factor in (problem.alpha, problem.beta))
+    if c is None:
+        # An alpha of 0 reads nothing, so what it scales is a sum of nothing: +0.
+        return np.asarray(alpha * (sums if problem.alpha else 0 * sums).astype(np.float64))
+    scaled = np.broadcast_to(beta * c.astype(np.float64), np.broadcast_shapes(sums.shape, c.shape))
+    return np.asarray(alpha * sums.astype(np.float64) + scaled if problem.alpha else scaled)
+
+
 def round_once(exact: Array, element: ElementType) -> Array:
-    """Exact ``int64`` values (any shape) as D holds them, in the dtype of ``layout.value_dtype(element)``.
+    """Exact values as D holds them, in the dtype of ``layout.value_dtype(element)``.
+
+    Args:
+        exact: any shape; ``int64``, or ``float64`` from :func:`finish`.
+        element: D's type.
 
     Floating types round once to nearest, ties to even, and overflow to infinity. Integer types wrap, as the
     accumulators do: mma_sync saturates only when asked (CUDA C++ Programming Guide, Warp Matrix Functions).
@@ -334,59 +503,143 @@ def round_once(exact: Array, element: ElementType) -> Array:
 
 
 def expected(inputs: Inputs) -> Array:
-    """D as it must be, m×n: the exact product rounded once to D's type; bf16 values are held in ``float32``.
+    """D as it must be, m×n: the exact result rounded once to D's type; bf16 values are held in ``float32``.
 
     Raises:
         ConfigError: the proved bound does not fit into int64.
     """
-    return round_once(product(inputs), inputs.problem.operation.d)
+    p = inputs.problem
+    # With an alpha of 0 neither A nor B is read, and their product is of no interest.
+    sums = product(inputs) if p.alpha else np.zeros((p.m, p.n), np.int64)
+    return round_once(finish(p, sums, inputs.c), p.operation.d)
+
+
+def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
+    """The inputs of some rows and columns of D (indices); what is proved for all of them holds for these."""
+    smaller = replace(inputs.problem, m=rows.size, n=cols.size)
+    c = None if inputs.c is None else inputs.c[np.ix_(rows, cols)]
+    return replace(inputs, problem=smaller, a=inputs.a[rows], b=inputs.b[:, cols], c=c)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Problems to validate on.
 
 
-def problems_for(operation: Operation, block_m: int, block_n: int, block_k: int, stages: int) -> tuple[Problem, ...]:
+#: Factors that a linear epilogue is checked with: plain, odd and negative, without C, without A and B, a fraction.
+FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
+
+
+@dataclass(frozen=True)
+class Units:
+    """Of how many elements the leading dimensions of checked calls are odd multiples.
+
+    Odd, so that nothing wider than a unit is aligned in every row: a copy that is wider than promised faults.
+
+    Attributes:
+        a, b: of A and of B.
+        d: of C and of D.
+    """
+
+    a: int
+    b: int
+    d: int
+
+
+def wide_units(operation: Operation) -> Units:
+    """16 elements, and 32 bytes: multiples of these every reading of the guide accepts."""
+    operand, result = (max(16, 256 // element.bits) for element in (operation.a, operation.d))
+    return Units(operand, operand, result)
+
+
+def problems_for(
+    operation: Operation,
+    block_m: int,
+    block_n: int,
+    block_k: int,
+    stages: int,
+    *,
+    units: Units | None = None,
+    raster: Raster = LINEAR,
+) -> tuple[Problem, ...]:
     """The hostile set for a variant that takes multiples of its block tile.
 
-    At least two blocks each way; M, N and K all different; K of one slice, and of one less than the pipeline holds,
-    as many, and one more; leading dimensions above the extents and all different, so that none stands for another; and
-    one packed problem. Leading dimensions are multiples of 32 bytes (and of 16 elements, where they are not the
-    extents), which every reading of the guide accepts.
+    At least two blocks each way, three where blocks go in groups, the last of which is then a part of one; M, N and K
+    all different; K of one slice, and of one less than the pipeline holds, as many, and one more; leading dimensions
+    above the extents and all different, so that none stands for another; and one packed problem. An epilogue with
+    factors gets those of :data:`FACTORS` in turn, over more problems where there are fewer than factors.
 
     Args:
         operation: what is computed.
         block_m, block_n, block_k: extents of the block tile, in elements.
         stages: K slices in flight.
+        units: what leading dimensions are odd multiples of, but for the packed problem's; :func:`wide_units` if None.
+        raster: the order of blocks.
     """
     counts = sorted({1, stages - 1, stages, stages + 1} - {0})
-    unit = max(16, 256 // operation.a.bits, 256 // operation.d.bits)
-    spaced = []
-    for count in counts:
-        m, n = _two_extents(block_m, block_n, count * block_k, 1)
-        spaced.append(_spaced(operation, m, n, count * block_k, unit))
+    if operation.scaled:
+        # The longer ones twice: they are those that see the whole pipeline.
+        counts += counts[::-1][: max(0, len(FACTORS) - 1 - len(counts))]
+    units = units or wide_units(operation)
+    blocks = _Blocks(block_m, block_n, raster)
+    spaced = [_spaced(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
+    # Where rows are packed, extents are leading dimensions, and a strict reading wants 256 bits of them.
     even = 256 // min(operation.a.bits, operation.d.bits)
     k = math.lcm(block_k, even)
-    k *= -(-counts[-1] * block_k // k)
-    m, n = _two_extents(block_m, block_n, k, even)
-    return (*spaced, Problem.packed(operation, m, n, k))
+    k *= -(-max(counts) * block_k // k)
+    packed = Problem.packed(operation, *blocks.extents(k, even), k)
+    return _with_factors((*spaced, packed))
 
 
-def _two_extents(block_m: int, block_n: int, k: int, even: int) -> tuple[int, int]:
-    """The smallest m×n of at least two blocks each way, multiples of ``even``, with m, n and k all different."""
-    step_m, step_n = math.lcm(block_m, even), math.lcm(block_n, even)
-    first_m, first_n = (-(-2 * block // step) * step for block, step in ((block_m, step_m), (block_n, step_n)))
-    pairs = ((first_m + x * step_m, first_n + y * step_n) for x in range(3) for y in range(3))
-    return min(((m, n) for m, n in pairs if len({m, n, k}) == 3), key=lambda pair: (pair[0] * pair[1], pair))
+def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    if not problems[0].operation.scaled:
+        return problems
+    turns = itertools.cycle(FACTORS)
+    return tuple(replace(p, alpha=alpha, beta=beta) for p, (alpha, beta) in zip(problems, turns, strict=False))
 
 
-def _spaced(operation: Operation, m: int, n: int, k: int, unit: int) -> Problem:
-    """A problem whose leading dimensions are multiples of ``unit`` elements, above the extents and all different."""
+@dataclass(frozen=True)
+class _Blocks:
+    """Block tiles in their order, from which the extents of D follow."""
+
+    block_m: int
+    block_n: int
+    raster: Raster
+
+    def extents(self, k: int, even: int = 1) -> tuple[int, int]:
+        """A small m×n of several blocks each way, multiples of ``even``, with m, n and k all different."""
+        least = 2 if self.raster.order is Order.LINEAR else 3
+        step_m, step_n = math.lcm(self.block_m, even), math.lcm(self.block_n, even)
+        first_m, first_n = (
+            -(-least * block // step) * step for block, step in ((self.block_m, step_m), (self.block_n, step_n))
+        )
+        pairs = ((first_m + x * step_m, first_n + y * step_n) for x in range(4) for y in range(4))
+        distinct = [(m, n) for m, n in pairs if len({m, n, k}) == 3]
+        return min(distinct, key=lambda pair: (self._in_whole_groups(*pair), pair[0] * pair[1], pair))
+
+    def _in_whole_groups(self, m: int, n: int) -> bool:
+        """Whether the blocks leave no part of a group or panel over; an ``even`` step may leave no other choice."""
+        if self.raster.order is Order.LINEAR:
+            return False
+        count = m // self.block_m if self.raster.order is Order.GROUPED else n // self.block_n
+        return count % self.raster.width == 0
+
+
+def _spaced(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
+    """A problem whose leading dimensions are odd multiples of the units, above the extents and all different."""
     chosen: list[int] = []
-    for extent in (k if operation.a_row_major else m, n if operation.b_row_major else k, n):
-        ld = (-(-extent // unit) + 1) * unit
-        while ld in chosen:
-            ld += unit
+    lines = [
+        (k if operation.a_row_major else m, units.a),
+        (n if operation.b_row_major else k, units.b),
+        (n, units.d),
+        *([(n, units.d)] if operation.scaled else []),
+    ]
+    for extent, unit in lines:
+        # A gap of 16 elements at least: a narrow one could be stepped over.
+        ld = ((extent + max(unit, 16) - 1) // unit | 1) * unit
+        while ld in chosen or ld < extent + max(unit, 16):
+            ld += 2 * unit
         chosen.append(ld)
-    lda, ldb, ldd = chosen
-    return Problem(operation, m, n, k, lda, ldb, ldd)
+    if not operation.scaled:
+        return Problem(operation, m, n, k, *chosen)
+    lda, ldb, ldd, ldc = chosen
+    return Problem(operation, m, n, k, lda, ldb, ldd, ldc, beta=1.0)

@@ -31,7 +31,11 @@ _LAYOUT_WORDS = {
 }
 _ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
 #: The numbers of a call under the names that the launcher's parameters have.
-_CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", **_ADDRESSES}
+_CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "ALPHA": "alpha", "BETA": "beta", **_ADDRESSES}
+#: The type of alpha and beta, and of the arithmetic on them.
+_FACTOR = "float"
+#: What carries a copy of so many bytes through registers.
+_VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -151,14 +155,32 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "options": named + (" --strict-isa" if strict_isa else ""),
         "slot": {
             "pipeline": _pipeline(config),
-            "raster": str(config.raster),
-            "epilogue": str(config.operation.epilogue),
+            "raster": config.raster.order.value,
+            "epilogue": config.operation.epilogue.value,
+            "store": config.store.value,
+            "residency": config.residency.value,
+            "fragments": config.fragment_buffers,
+            "arrange_a": config.arrange_a.value,
+            "arrange_b": config.arrange_b.value,
         },
         "headers": _headers(config),
+        "factor": _FACTOR,
+        "vector_a": _vector(known, "A"),
+        "vector_b": _vector(known, "B"),
+        "copy_bytes": sorted({_copy_bytes(known, "A"), _copy_bytes(known, "B")}, reverse=True),
         "call_checks": checks[False],
         "address_checks": checks[True],
         "blocks": blocks.cpp(),
     }
+
+
+def _vector(known: Mapping[str, Any], operand: str) -> str:
+    # A width that no copy has breaks a rule whose assertion stands in the text; any type serves beside it.
+    return _VECTOR_TYPES.get(_copy_bytes(known, operand), _VECTOR_TYPES[16])
+
+
+def _copy_bytes(known: Mapping[str, Any], operand: str) -> int:
+    return int(known[f"ALIGN_{operand}"] * known["A_BITS"] // 8)
 
 
 def _call_rules(known: Mapping[str, Any], *, strict_isa: bool) -> list[tuple[Rule, Expr]]:
@@ -174,8 +196,8 @@ def _call_rules(known: Mapping[str, Any], *, strict_isa: bool) -> list[tuple[Rul
 
 
 def _numbered(rule: Rule, known: Mapping[str, Any]) -> str:
-    """What a rule says, with the block tile in numbers, for those who have only the header."""
-    return re.sub(r"BLOCK_[MNK]", lambda m: str(known[m[0]]), rule.says)
+    """What a rule says, with the block tile and alignments in numbers, for those who have only the header."""
+    return re.sub(r"BLOCK_[MNK]|ALIGN_[ABD]", lambda m: str(known[m[0]]), rule.says)
 
 
 def _words(config: KernelConfig) -> dict[str, Any]:
@@ -183,12 +205,19 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     o = config.operation
     v = derive.values(config)
     exact = o.residue is Residue.EXACT
+    matrices, numbers = "const void* A, const void* B, void* D", "int lda, int ldb, int ldd"
+    if o.scaled:
+        matrices = "const void* A, const void* B, const void* C, void* D"
+        numbers = f"int lda, int ldb, int ldc, int ldd, {_FACTOR} alpha, {_FACTOR} beta"
     return {
         "name": name_of(config),
         "a": o.a,
         "acc": o.acc,
         "d": o.d,
         "v": v,
+        "formula": "alpha * A * B + beta * C" if o.scaled else "A * B",
+        "outputs_words": "C and D (M x N) are" if o.scaled else "D (M x N) is",
+        "parameters": f"{matrices}, int M, int N, int K, {numbers}",
         "order_a": "row_major" if o.a_row_major else "col_major",
         "order_b": "row_major" if o.b_row_major else "col_major",
         "layout_words": _LAYOUT_WORDS[o.layout],
@@ -289,10 +318,14 @@ def _guarded_by_arch(arch: Arch, any_arch: Iterable[str], this_arch: Iterable[st
             "constexpr int SM = __CUDA_ARCH__ / 10;\n" + "".join(any_arch) + "#endif\n"
         )
     if this_arch := list(this_arch):
-        limit = derive.of_arch(arch)["MAX_SHARED_BYTES"]
+        limits = derive.of_arch(arch)
+        read = set(_NAME.findall("".join(this_arch)))
+        declared = (
+            (_declaration(c.name, str(limits[c.name])), c.meaning) for c in derive.ARCH_LIMITS if c.name in read
+        )
         blocks += (
             f"#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == {arch.sm * 10}\n"
-            f"constexpr int MAX_SHARED_BYTES = {limit};  // of a block of {arch}, asked for at the launch\n"
+            + _aligned(declared)
             + "".join(this_arch)
             + "#endif\n"
         )

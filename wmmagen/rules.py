@@ -9,6 +9,7 @@ Legality is not taste: what is slow is not illegal.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -192,6 +193,7 @@ _ACCUMULATOR_GROUPS = {
 #: Types whose first architecture is one that every supported compiler knows need no rule of their own: K701, K702.
 _ARCH_GROUPS = {"T131": ("bf16", "tf32", "f64")}
 _OPERANDS = tuple(dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS))
+_ACCUMULATORS = tuple(dict.fromkeys(i.acc.name for i in instructions.INSTRUCTIONS))
 
 
 def _any(prefix: str, members: Iterable[str]) -> str:
@@ -300,6 +302,19 @@ _TYPES: tuple[Rule, ...] = (
     ),
     *_arch_rules(),
     _rule(
+        "T151",
+        "stored-type",
+        Scope.STATIC,
+        " or ".join(f"(acc_{name} and d_{name})" for name in _ACCUMULATORS),
+        when="store_direct",
+        says="fragments are stored as they are",
+        message="sums in {acc} cannot be stored as {d} straight from the fragments",
+        fix="store=staged, or d={acc}",
+        reason="Which lane holds which element is not specified and differs from type to type, so another type is made "
+        "on the way through memory, never by copying elements from one fragment into another.",
+        source=GUIDE,
+    ),
+    _rule(
         "T141",
         "experimental-type",
         Scope.ARCH,
@@ -382,31 +397,71 @@ def _staged_ldm(operand: str) -> Iterable[Rule]:
     )
 
 
-def _call_ldm(operand: str, number: int, vector: str, when: str | None) -> Iterable[Rule]:
+_STAGED_D = (
+    "the leading dimension of a staged tile of D is LDS_D = D_TILE_COLS {D_TILE_COLS} + pad_d {PAD_D} = {LDS_D} sums "
+    "of {ACC_BITS} bits, "
+)
+_STAGED_LDM_D: tuple[Rule, ...] = (
+    _rule(
+        "L203",
+        "staged-ldm-d",
+        Scope.STATIC,
+        "LDS_D % ACC_VECTOR == 0",
+        when="store_staged",
+        says="the leading dimension of a staged tile of D is a multiple of 16 bytes",
+        message=_STAGED_D + "no multiple of {ACC_VECTOR} (16 bytes)",
+        fix="change pad_d",
+        reason=_LDM_REASON,
+        source=f"{GUIDE}, store_matrix_sync: ldm",
+        knobs=("pad_d",),
+    ),
+    _rule(
+        "L213",
+        "staged-ldm-d-strict",
+        Scope.STATIC,
+        "LDS_D * ACC_BITS % ACC_FRAGMENT_BITS == 0",
+        when="store_staged and strict_isa",
+        says="every row of a staged tile of D starts on a whole fragment",
+        message=_STAGED_D + "and every row must start on the {ACC_FRAGMENT_BITS} bits of a thread's fragment",
+        fix="change pad_d",
+        reason=_LDM_STRICT_REASON,
+        source=PTX_WMMA,
+        knobs=("pad_d",),
+    ),
+)
+
+#: Where C is read at all.
+_NO_C = "BETA == 0 or "
+
+
+def _call_ldm(operand: str, number: int) -> Iterable[Rule]:
     o, low = operand, operand.lower()
-    bits = "D_BITS" if o == "D" else "A_BITS"
-    fragment = "ACC_FRAGMENT_BITS" if o == "D" else f"{o}_FRAGMENT_BITS"
+    output, unread = o in "CD", _NO_C if o == "C" else ""
+    bits = "D_BITS" if output else "A_BITS"
+    fragment = "ACC_FRAGMENT_BITS" if output else f"{o}_FRAGMENT_BITS"
+    align = "ALIGN_D" if output else f"ALIGN_{o}"
+    scaled = "epilogue_linear" if o == "C" else None
     yield _rule(
         f"L22{number}",
         f"call-ldm-{low}",
         Scope.LAUNCH,
-        f"LD{o} % {vector} == 0",
-        when=when,
-        says=f"ld{low} is a multiple of 16 bytes",
-        message=f"ld{low} = {{LD{o}}} is no multiple of {{{vector}}} elements (16 bytes)",
-        fix=f"give {o} a leading dimension that is one",
-        reason=_LDM_REASON + " Copies of a staged operand are 16 bytes wide and begin in every row, too.",
+        f"{unread}LD{o} % {align} == 0",
+        when=scaled,
+        says=f"ld{low} is a multiple of {align} elements",
+        message=f"ld{low} = {{LD{o}}} is no multiple of the {{{align}}} elements that {align.lower()} promises",
+        fix=f"give {o} a leading dimension that is one, or a kernel with a smaller {align.lower()}",
+        reason="Copies are as wide as this promise allows and begin in every row. " + _LDM_REASON,
         source=f"{GUIDE}, load_matrix_sync: ldm; {GUIDE_ACCESS}",
         knobs=(f"LD{o}",),
         status=Status.LEADING_DIMENSION,
     )
-    strict_when = {"A": "feed_global and strict_isa", "B": "feed_global and strict_isa", "D": "strict_isa"}[o]
+    strict_when = "store_direct" if output else "feed_global"
     yield _rule(
         f"L23{number}",
         f"call-ldm-{low}-strict",
         Scope.LAUNCH,
-        f"LD{o} % ({fragment} // {bits}) == 0",
-        when=strict_when,
+        f"{unread}LD{o} % ({fragment} // {bits}) == 0",
+        when=" and ".join(filter(None, (scaled, strict_when, "strict_isa"))),
         says=f"every row of {o} starts on a whole fragment",
         message=f"ld{low} = {{LD{o}}}: every row must start on the {{{fragment}}} bits of a thread's fragment",
         fix=f"give {o} a leading dimension that is a multiple of that",
@@ -417,12 +472,13 @@ def _call_ldm(operand: str, number: int, vector: str, when: str | None) -> Itera
     )
 
 
-def _least_ld(operand: str, number: int, expr: str, extent: str) -> Rule:
+def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | None = None) -> Rule:
     return _rule(
         f"L24{number}",
         f"least-ld{operand.lower()}",
         Scope.LAUNCH,
         expr,
+        when=when,
         says=f"ld{operand.lower()} is at least the {extent} of {operand}",
         message=f"ld{operand.lower()} = {{LD{operand}}} is less than the {extent} of {operand}",
         fix="a leading dimension counts the elements from one row to the next: at least the row itself",
@@ -436,12 +492,15 @@ def _least_ld(operand: str, number: int, expr: str, extent: str) -> Rule:
 _LEADING: tuple[Rule, ...] = (
     *_staged_ldm("A"),
     *_staged_ldm("B"),
-    *_call_ldm("A", 1, "VECTOR", None),
-    *_call_ldm("B", 2, "VECTOR", None),
-    *_call_ldm("D", 3, "D_VECTOR", None),
+    *_STAGED_LDM_D,
+    *_call_ldm("A", 1),
+    *_call_ldm("B", 2),
+    *_call_ldm("D", 3),
+    *_call_ldm("C", 4),
     _least_ld("A", 1, "LDA >= (K if a_row_major else M)", "extent of a row"),
     _least_ld("B", 2, "LDB >= (N if b_row_major else K)", "extent of a row"),
     _least_ld("D", 3, "LDD >= N", "N columns"),
+    _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "epilogue_linear"),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -459,7 +518,8 @@ _POINTER_REASON = (
 def _staged_tiles(operand: str, number: int, across: str) -> Iterable[Rule]:
     """Steps between instruction tiles of a staged operand.
 
-    Stages and their base need no rule: each is made of whole rows of 16-byte units, four rows at least.
+    Stages, their base and the staged tiles of D need no rule: each is made of whole rows of 16-byte units, an even
+    number of them.
     """
     o, low = operand, operand.lower()
     yield _rule(
@@ -467,8 +527,7 @@ def _staged_tiles(operand: str, number: int, across: str) -> Iterable[Rule]:
         f"staged-tiles-{low}",
         Scope.STATIC,
         f"WARPS_{across} * FRAGS_{across} == 1 or {o}_STEP_{across} * A_BITS % 256 == 0",
-        # Where each tile is contiguous, its steps are other numbers.
-        when=f"feed_shared and arrange_{low}_rows",
+        when="feed_shared",
         says=f"every instruction tile of the staged {o} along {across} starts on 256 bits",
         message=f"instruction tiles of the staged {o} start {{{o}_STEP_{across}}} elements of {{A_BITS}} bits apart "
         f"along {across}; every one must start on 256 bits",
@@ -483,7 +542,7 @@ def _staged_tiles(operand: str, number: int, across: str) -> Iterable[Rule]:
         f"staged-steps-{low}",
         Scope.STATIC,
         f"K_STEPS == 1 or {o}_STEP_K * A_BITS % 256 == 0",
-        when=f"feed_shared and arrange_{low}_rows",
+        when="feed_shared",
         says=f"every instruction tile of the staged {o} along K starts on 256 bits",
         message=f"instruction tiles of the staged {o} start {{{o}_STEP_K}} elements of {{A_BITS}} bits apart "
         "along K; every one must start on 256 bits",
@@ -502,10 +561,10 @@ def _global_tiles(operand: str, number: int, fix: str) -> Rule:
         f"P30{number}",
         f"global-tiles-{o.lower()}",
         Scope.STATIC,
-        f"{o}_TILE_STEP * {bits} % 256 == 0",
-        when="residency_fragment" if o == "D" else "feed_global",
+        f"{o}_TILE_COLS * {bits} % 256 == 0",
+        when="store_direct" if o == "D" else "feed_global",
         says=f"every instruction tile of {o} in global memory starts on 256 bits",
-        message=f"in global memory the {{inst}} tiles of {o} start {{{o}_TILE_STEP}} elements of {{{bits}}} bits apart "
+        message=f"in global memory the {{inst}} tiles of {o} start {{{o}_TILE_COLS}} elements of {{{bits}}} bits apart "
         "within a row; every one must start on 256 bits",
         fix=fix,
         reason=_POINTER_REASON,
@@ -513,45 +572,78 @@ def _global_tiles(operand: str, number: int, fix: str) -> Rule:
     )
 
 
-def _address(operand: str, number: int, expr: str, align: int, when: str | None, why: str) -> Rule:
+def _address(id: str, operand: str, when: str, *, copied: bool) -> Rule:
+    """Of a pointer that copies begin at, or that a matrix call is given."""
+    o, low = operand, operand.lower()
+    align, bits = ("ALIGN_D", "D_BITS") if o in "CD" else (f"ALIGN_{o}", "A_BITS")
+    width = f"{align} elements" if copied else "32 bytes"
     return _rule(
-        f"P32{number}",
-        f"pointer-{operand.lower()}-{align}",
+        id,
+        f"pointer-{low}-{'copied' if copied else 'fragments'}",
         Scope.LAUNCH,
-        expr,
+        (_NO_C if o == "C" else "") + f"{o}_ADDRESS % {f'({align} * {bits} // 8)' if copied else '32'} == 0",
         when=when,
-        says=f"{operand} is aligned to {align} bytes",
-        message=f"{operand} is not aligned to {align} bytes",
+        says=f"{o} is aligned to {width}",
+        message=f"{o} is not aligned to {width}",
         fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
-        reason=why,
-        source=f"{GUIDE}, load_matrix_sync: mptr" if align == 32 else GUIDE_ACCESS,
+        reason="Copies are as wide as this promise allows, and begin at the pointer."
+        if copied
+        else "The first tile is loaded or stored right at the pointer, which the guide wants 256-bit aligned.",
+        source=GUIDE_ACCESS if copied else f"{GUIDE}, load_matrix_sync: mptr",
         status=Status.POINTER,
     )
 
-
-_FED = "The first tile is loaded or stored right at the pointer, which the guide wants 256-bit aligned."
-_COPIED = "Slices are copied 16 bytes at a time from the pointer on."
 
 _POINTERS: tuple[Rule, ...] = (
     *_staged_tiles("A", 1, "M"),
     *_staged_tiles("B", 2, "N"),
     _global_tiles("A", 3, "feed=shared, or an instruction shape that is wider there"),
     _global_tiles("B", 4, "feed=shared, or an instruction shape that is wider there"),
-    _global_tiles("D", 5, "d=f32, or an instruction shape that is wider along N"),
-    _address("A", 1, "A_ADDRESS % 16 == 0", 16, "feed_shared", _COPIED),
-    _address("B", 2, "B_ADDRESS % 16 == 0", 16, "feed_shared", _COPIED),
-    _address("A", 3, "A_ADDRESS % 32 == 0", 32, "feed_global", _FED),
-    _address("B", 4, "B_ADDRESS % 32 == 0", 32, "feed_global", _FED),
-    _address("D", 5, "D_ADDRESS % 32 == 0", 32, None, _FED),
+    _global_tiles("D", 5, "store=staged, or an instruction shape that is wider along N"),
+    _address("P321", "A", "feed_shared", copied=True),
+    _address("P322", "B", "feed_shared", copied=True),
+    _address("P323", "A", "feed_global", copied=False),
+    _address("P324", "B", "feed_global", copied=False),
+    _address("P325", "D", "store_direct", copied=False),
+    _address("P331", "D", "store_staged", copied=True),
+    _address("P332", "C", "epilogue_linear and store_direct", copied=False),
+    _address("P333", "C", "epilogue_linear and store_staged", copied=True),
     _rule(
         "P326",
         "pointers-not-null",
         Scope.LAUNCH,
-        "D_ADDRESS != 0 and (K == 0 or (A_ADDRESS != 0 and B_ADDRESS != 0))",
-        says="a matrix that holds elements is not null",
-        message="a matrix that holds elements has a null pointer",
+        "D_ADDRESS != 0 and (K == 0 or (epilogue_linear and ALPHA == 0) or (A_ADDRESS != 0 and B_ADDRESS != 0))"
+        " and (epilogue_none or BETA == 0 or C_ADDRESS != 0)",
+        says="a matrix that is read or written is not null",
+        message="a matrix that is read or written has a null pointer",
         fix="allocate it first",
         reason="A kernel that reads it ends the context.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    ),
+    _rule(
+        "P327",
+        "c-that-is-d",
+        Scope.LAUNCH,
+        "BETA == 0 or C_ADDRESS != D_ADDRESS or LDC == LDD",
+        when="epilogue_linear and residency_fragment",
+        says="a C that is D has D's leading dimension",
+        message="C is D, but ldc = {LDC} is not ldd = {LDD}",
+        fix="give both one leading dimension, or C memory of its own",
+        reason="Each element of C is read by whoever writes the element of D in the same place, and by nobody else.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    ),
+    _rule(
+        "P328",
+        "c-apart-from-d",
+        Scope.LAUNCH,
+        "BETA == 0 or C_ADDRESS != D_ADDRESS",
+        when="epilogue_linear and residency_global",
+        says="C is not D, which holds the partial sums",
+        message="C is D, which holds the partial sums while the kernel runs",
+        fix="give C memory of its own, or residency=fragment",
+        reason="The first slice of K overwrites D, long before C is read.",
         source=CONTRACT,
         status=Status.POINTER,
     ),
@@ -559,6 +651,24 @@ _POINTERS: tuple[Rule, ...] = (
 
 # ---------------------------------------------------------------------------------------------------------------------
 # R: resources.  C: copies.  X: axes that mean nothing under another.  N: the sizes of a call.
+
+
+def _resident(id: str, name: str, expr: str, message: str, when: str | None = None) -> Rule:
+    """Of the blocks that the launch bounds name."""
+    return _rule(
+        id,
+        name,
+        Scope.ARCH,
+        expr,
+        when=when,
+        says="a multiprocessor can hold the blocks that the launch bounds name",
+        message=message + " that a multiprocessor of sm_{SM} holds",
+        fix="smaller min_blocks, or smaller blocks",
+        reason="Registers would be withheld for blocks that can never be resident.",
+        source=GUIDE_LIMITS,
+        knobs=("min_blocks",),
+    )
+
 
 _RESOURCES: tuple[Rule, ...] = (
     _rule(
@@ -577,15 +687,36 @@ _RESOURCES: tuple[Rule, ...] = (
         "shared-memory-per-block",
         Scope.ARCH,
         "SHARED_BYTES <= MAX_SHARED_BYTES",
-        when="feed_shared",
-        says="the stages fit into the shared memory of a block",
-        message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements take {SHARED_BYTES} bytes of shared memory; "
-        "a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
+        when="feed_shared or store_staged",
+        says="what is staged fits into the shared memory of a block",
+        message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements, or a strip of D of {D_STRIP} sums for each warp, "
+        "take {SHARED_BYTES} bytes of shared memory; a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
         fix="fewer stages, fewer k_steps, or a smaller block (warps, frags)",
         reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file "
         "declares no static memory.",
         source=GUIDE_LIMITS,
         knobs=("stages", "k_steps"),
+    ),
+    _resident(
+        "R403",
+        "resident-threads",
+        "MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS",
+        "{MIN_BLOCKS} blocks of {THREADS} threads are more than the {MULTIPROCESSOR_THREADS} threads",
+    ),
+    _resident(
+        "R404",
+        "resident-blocks",
+        "MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS",
+        "{MIN_BLOCKS} blocks are more than the {MULTIPROCESSOR_BLOCKS}",
+    ),
+    _resident(
+        "R405",
+        "resident-shared-memory",
+        "MIN_BLOCKS == 1 or "
+        "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES",
+        "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
+        "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
+        when="feed_shared or store_staged",
     ),
 )
 
@@ -596,13 +727,12 @@ def _copy_rules(operand: str, number: int) -> Iterable[Rule]:
         f"C51{number}",
         f"copy-rows-{low}",
         Scope.STATIC,
-        f"{o}_COLS % VECTOR == 0",
+        f"{o}_COLS % ALIGN_{o} == 0",
         when="feed_shared",
-        says=f"a row of {o}'s slice is a whole number of 16-byte vectors",
-        message=f"a row of {o}'s slice is {{{o}_COLS}} elements, which is no whole number of 16-byte vectors of "
-        "{VECTOR}",
+        says=f"a row of {o}'s slice is a whole number of copies",
+        message=f"a row of {o}'s slice is {{{o}_COLS}} elements, which is no whole number of copies of {{ALIGN_{o}}}",
         fix="more fragments or warps along that row, or more k_steps",
-        reason="Every copy moves 16 bytes within one row.",
+        reason="Every copy stays within one row.",
         source=TEMPLATE,
     )
     yield _rule(
@@ -611,13 +741,57 @@ def _copy_rules(operand: str, number: int) -> Iterable[Rule]:
         Scope.STATIC,
         f"{o}_ROWS * {o}_ROW_VECTORS % THREADS == 0",
         when="feed_shared",
-        says=f"the threads share the vectors of {o}'s slice evenly",
-        message=f"a slice of {o} is {{{o}_ROWS}} rows of {{{o}_ROW_VECTORS}} 16-byte vectors, which {{THREADS}} "
+        says=f"the threads share the copies of {o}'s slice evenly",
+        message=f"a slice of {o} is {{{o}_ROWS}} rows of {{{o}_ROW_VECTORS}} copies, which {{THREADS}} "
         "threads cannot share evenly",
         fix="more k_steps or frags, or fewer warps",
         reason="The copy loop is unrolled without a tail, so that no thread leaves it early.",
         source=TEMPLATE,
         knobs=("k_steps",),
+    )
+    yield _promise(f"C53{number}", f"widest-copy-{low}", f"ALIGN_{o} * A_BITS <= 128", "feed_shared", f"align_{low}")
+    yield _rule(
+        f"C54{number}",
+        f"whole-bytes-{low}",
+        Scope.STATIC,
+        f"ALIGN_{o} * A_BITS % 8 == 0",
+        when="copy_ld",
+        says=f"a copy of {o} moves whole bytes",
+        message=f"align_{low}={{ALIGN_{o}}} elements of {{A_BITS}} bits are no whole bytes",
+        fix=f"a larger align_{low}",
+        reason="Memory is addressed in bytes.",
+        source=GUIDE_ACCESS,
+    )
+    yield _rule(
+        f"C55{number}",
+        f"cpasync-width-{low}",
+        Scope.STATIC,
+        f"ALIGN_{o} * A_BITS >= 32",
+        when="copy_cpasync",
+        says=f"cp.async copies at least 4 bytes of {o}",
+        message=f"align_{low}={{ALIGN_{o}}} promises less than the 4 bytes that cp.async copies at least",
+        fix=f"copy=ld, or a larger align_{low}",
+        reason="cp.async copies 4, 8 or 16 bytes.",
+        source=PTX_CPASYNC,
+    )
+
+
+def _promise(id: str, name: str, expr: str, when: str, key: str) -> Rule:
+    """Of an alignment that promises more than the widest copy, or less than a matrix call needs."""
+    least = "==" in expr
+    return _rule(
+        id,
+        name,
+        Scope.STATIC,
+        expr,
+        when=when,
+        says=f"{key} is {'exactly' if least else 'at most'} 16 bytes",
+        message=f"{key}={{{key.upper()}}} elements are {'not' if least else 'more than'} 16 bytes",
+        fix=f"{key} of 16 bytes" + ("" if least else " or less"),
+        reason="Matrix calls take no less, and a promise of more changes nothing."
+        if least
+        else "No copy is wider, so a promise of more changes nothing and would be a second name for one kernel.",
+        source=GUIDE_ACCESS,
     )
 
 
@@ -682,6 +856,7 @@ def _meaningless(id: str, name: str, expr: str, when: str, key: str, only: str, 
 
 
 _UNFED = "feed=global: nothing is staged"
+_UNSTAGED = "D is stored straight from the fragments"
 _AXES: tuple[Rule, ...] = (
     _meaningless("X601", "no-copy", "copy_none", "feed_global", "copy", "none", _UNFED),
     _meaningless("X602", "no-stages", "STAGES == 1", "feed_global", "stages", "1", _UNFED),
@@ -689,8 +864,36 @@ _AXES: tuple[Rule, ...] = (
     _meaningless("X604", "no-pad-b", "PAD_B == 0", "feed_global", "pad_b", "0", _UNFED),
     _meaningless("X605", "no-arrangement-a", "arrange_a_rows", "feed_global", "arrange_a", "rows", _UNFED),
     _meaningless("X606", "no-arrangement-b", "arrange_b_rows", "feed_global", "arrange_b", "rows", _UNFED),
-    _meaningless(
-        "X607", "no-pad-d", "PAD_D == 0", "epilogue_none", "pad_d", "0", "D is stored straight from the fragments"
+    _promise("X609", "fed-alignment-a", "ALIGN_A * A_BITS == 128", "feed_global", "align_a"),
+    _promise("X610", "fed-alignment-b", "ALIGN_B * A_BITS == 128", "feed_global", "align_b"),
+    _promise("X611", "stored-alignment-d", "ALIGN_D * D_BITS == 128", "store_direct", "align_d"),
+    _promise("X612", "widest-store-d", "ALIGN_D * D_BITS <= 128", "store_staged", "align_d"),
+    _meaningless("X607", "no-pad-d", "PAD_D == 0", "store_direct", "pad_d", "0", _UNSTAGED),
+    _rule(
+        "X613",
+        "second-fragment-buffer",
+        Scope.STATIC,
+        "FRAGMENT_BUFFERS == 1 or K_STEPS > 1",
+        says="a second set of operand fragments needs a second step along K",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS}: there is no next step to load ahead",
+        fix="fragment_buffers=1, or more k_steps",
+        reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
+        source="NAMES.md",
+        knobs=("k_steps",),
+        structural=True,
+    ),
+    _rule(
+        "X614",
+        "sums-in-d",
+        Scope.STATIC,
+        "store_direct",
+        when="residency_global",
+        says="partial sums that live in D are fragments there",
+        message="residency=global keeps partial sums in D as fragments; store={store} would store them another way",
+        fix="store=direct, or residency=fragment",
+        reason="What the last slice leaves is stored as those before it.",
+        source=TEMPLATE,
+        structural=True,
     ),
     _rule(
         "X608",
@@ -775,6 +978,34 @@ for _rule_ in RULES:
         raise ValueError(f"{_rule_.id} reads {sorted(_read - derive.NAMES)}, which nothing defines")
 
 
+#: How each derived number follows from others.
+FORMULAS = {c.name: c.expr for c in derive.CONSTANTS + derive.COSTS + derive.CALL if c.expr is not None}
+
+
+@functools.cache
+def roots_of_name(name: str) -> frozenset[str]:
+    """The numbers and flags, none of them derived, from which ``name`` follows in the end."""
+    formula = FORMULAS.get(name)
+    return frozenset((name,)) if formula is None else roots_of_all(formula.names)
+
+
+@functools.cache
+def roots_of_all(names: frozenset[str]) -> frozenset[str]:
+    """The numbers and flags, none of them derived, from which all of ``names`` follow in the end."""
+    return frozenset().union(*map(roots_of_name, names))
+
+
+@functools.cache
+def names_read(rule: Rule) -> frozenset[str]:
+    """The names in a rule and its condition."""
+    return rule.expr.names | (rule.when.names if rule.when else frozenset())
+
+
+def roots_of(rule: Rule) -> frozenset[str]:
+    """The numbers and flags, none of them derived, on which the verdict of ``rule`` depends."""
+    return roots_of_all(names_read(rule))
+
+
 def broken(known: Mapping[str, Any]) -> list[Rule]:
     """The rules that the values of one configuration break, in the order of the table."""
     return [rule for rule in RULES if not rule.kept(known)]
@@ -846,7 +1077,7 @@ def _nearest(rule: Rule, knob: str, known: Mapping[str, Any]) -> str:
 #: How far from the present value a nearest one is looked for; above every pad and block tile that has a use.
 _REACH = 4096
 #: Counts begin with 1, everything else with 0.
-_LEAST = {"stages": 1, "k_steps": 1}
+_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1}
 
 
 def launch_rules(*, strict_isa: bool = False) -> tuple[Rule, ...]:

@@ -6,16 +6,18 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from wmmagen.config import Problem
+from wmmagen.config import OPERATION_KEYS, Problem, spell
 from wmmagen.doctor import Finding
+from wmmagen.lint import Report
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.rules import RULES, Rule, Violation
+from wmmagen.space import Space
 from wmmagen.trial import Run, tflops
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ def rule_table(rules: Iterable[Rule]) -> str:
     return "\n\n".join(paragraphs)
 
 
-def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str], *, cached: bool) -> str:
-    """The compiler's facts, a line each."""
+def compiled(name: str, arch: str, facts: Facts, tensor: int, report: Report, *, cached: bool) -> str:
+    """The compiler's facts and what the lint says, a line each."""
     again = ", found in the cache" if cached else ""
     lines = [
         name,
@@ -56,7 +58,25 @@ def compiled(name: str, arch: str, facts: Facts, tensor: int, lint: Sequence[str
         f"  occupancy        {facts.occupancy} blocks per multiprocessor",
         f"  tensor           {tensor} matrix instructions in the PTX",
     ]
-    return "\n".join([*lines, *(f"  lint             {text}" for text in lint)])
+    return "\n".join([*lines, *_main_loop(report), *_lint(report)])
+
+
+def _main_loop(report: Report) -> list[str]:
+    figures = report.figures
+    if figures is None:
+        return []
+    accesses = ", ".join(f"{count} {word}" for word, count in figures.accesses.items())
+    return [
+        f"  main loop        {figures.matrix} matrix, {figures.integer} integer, {figures.uniform} uniform of "
+        f"{figures.instructions} instructions; {figures.integer_per_matrix:.2f} integer per matrix instruction",
+        f"  its accesses     {accesses}; {figures.barriers} barriers and waits",
+    ]
+
+
+def _lint(report: Report) -> list[str]:
+    said = [*report.defects, f"not done: {report.undone}"] if report.undone else [*report.defects]
+    clean = f"no defect ({report.figures.disassembler})" if report.figures else "no defect"
+    return [f"  lint             {text}" for text in said or [clean]]
 
 
 def runs(done: Sequence[Run]) -> str:
@@ -65,7 +85,9 @@ def runs(done: Sequence[Run]) -> str:
     for run in done:
         p = run.problem
         right = "exact" if run.guaranteed else "passed, not guaranteed by the bound"
-        lines.append(f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}: {right if run.exact else 'WRONG'}")
+        c = f" ldc {p.ldc} alpha {p.alpha:g} beta {p.beta:g}" if p.operation.scaled else ""
+        how = "" if run.miss_bits is None else f" ({run.method})"
+        lines.append(f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}{c}: {right if run.exact else 'WRONG'}{how}")
         if run.mismatch:
             lines.append(f"    {run.mismatch}")
     return "\n".join(lines)
@@ -84,6 +106,69 @@ def sweep_result(result: Result, again: str) -> str:
     """
     parts = [_ranking(result), _leading(result), _fell_out(result), _space(result), _next(result, again)]
     return "\n\n".join(filter(None, parts))
+
+
+def space(found: Space, seconds: float) -> str:
+    """The axes with their values, the size of the space, and how much of the product each rule removes.
+
+    Args:
+        seconds: that it took to make.
+    """
+    lines = [f"{_described(found)} on {found.arch}" + (f" for {found.problem}" if found.problem else "")]
+    wide = max(map(len, found.axes))
+    lines += ["", "Axes (values in parentheses are in no legal variant):"]
+    for axis, values in found.axes.items():
+        words = (spell(v) if v in found.live[axis] else f"({spell(v)})" for v in values)
+        lines.append(f"  {axis:<{wide}}  {' '.join(words)}")
+    share = _share(len(found), found.raw)
+    lines += [
+        "",
+        f"{len(found)} of {found.raw} points of the product are legal, {share}; enumerated in {seconds:.2f} s",
+    ]
+    if found.removed:
+        lines += ["", "What each rule removes, whatever the others do (wmmagen rules ID):"]
+        lines += [f"  {r.id}  {r.name:<28} {n:>14}  {_share(n, found.raw):>9}" for r, n in _removers(found)]
+    return "\n".join(lines)
+
+
+def space_document(found: Space, seconds: float) -> dict[str, Any]:
+    """The document of ``space --json``; shares are in per cent of the product."""
+    return {
+        "arch": found.arch.name,
+        "operation": {key: spell(getattr(found.operation, key)) for key in OPERATION_KEYS},
+        "problem": str(found.problem) if found.problem else None,
+        "strict_isa": found.strict_isa,
+        "axes": {
+            axis: {"values": [*map(spell, values)], "live": [*map(spell, found.live[axis])]}
+            for axis, values in found.axes.items()
+        },
+        "raw": found.raw,
+        "legal": len(found),
+        "removed": [
+            {"id": rule.id, "rule": rule.name, "count": count, "share": 100 * count / found.raw}
+            for rule, count in _removers(found)
+        ],
+        "seconds": round(seconds, 3),
+    }
+
+
+def _described(found: Space) -> str:
+    o = found.operation
+    strict = ", by the strict reading of alignment" if found.strict_isa else ""
+    return (
+        f"Space of {o.a.name} products summed in {o.acc.name}, stored as {o.d.name}, layout {o.layout}, "
+        f"epilogue {o.epilogue}{strict},"
+    )
+
+
+def _removers(found: Space) -> list[tuple[Rule, int]]:
+    """Each rule that removes something, the one that removes the most first."""
+    held = [(rule, found.removed[rule.id]) for rule in RULES if rule.id in found.removed]
+    return sorted(held, key=lambda item: -item[1])
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.3f} %"
 
 
 def _space(result: Result) -> str:

@@ -1,9 +1,8 @@
 """The legal search space of one operation on one architecture, in counts. No Optuna.
 
-The raw space is the product of its axes. It is pruned structure by structure (one value for each axis that flags or
-registers depend on): the remaining axes are laid out as NumPy columns that broadcast against each other, and the very
-expressions of the rules table are evaluated on them. So a rule costs as much as the axes it speaks of, and nothing
-here knows what is legal.
+The raw space is the product of its axes, billions of points. Some axes are counts, which become NumPy columns; the
+others select structure, which flags and registers depend on. What is legal of their product is said by the very
+expressions of the rules table (:mod:`wmmagen.prune`) and kept as bits (:mod:`wmmagen.cells`); nothing here knows it.
 """
 
 from __future__ import annotations
@@ -12,50 +11,43 @@ import bisect
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wmmagen import coverage, derive, instructions
 from wmmagen.arch import Arch
+from wmmagen.cells import Cell
 from wmmagen.config import (
+    LINEAR,
     OPERATION_KEYS,
+    WIDEST_BITS,
     Arrange,
     Copy,
     Feed,
     Grid,
     KernelConfig,
     Operation,
+    Order,
     Problem,
     Raster,
     Residency,
     Shape,
+    Store,
     build,
     spell,
     values_of,
 )
 from wmmagen.errors import ConfigError, RequestError
-from wmmagen.rules import RULES
+from wmmagen.prune import Pruning, Structure
 
 _WARPS = (1, 2, 4, 8)
 _FRAGS = (1, 2, 3, 4, 6, 8)
 _GRIDS = ("warps", "frags")
 
 Value = Any
-Mask = npt.NDArray[np.bool_]
-Columns = dict[str, npt.NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class _Block:
-    """The legal points of one structure: places in the product of the counts, ascending."""
-
-    structure: tuple[Value, ...]
-    places: npt.NDArray[np.int64]
+Names = dict[str, Any]
 
 
 class Space:
@@ -104,55 +96,39 @@ class Space:
         numbers = derive.given(config_of(operation, {name: values[0] for name, values in self.axes.items()}))
         self._counts = tuple(name for name in self.axes if name.upper() in numbers)
         self._structures = tuple(name for name in self.axes if name not in self._counts)
-        self._shape = tuple(len(self.axes[name]) for name in self._counts)
-        self._mesh = self._columns()
-        broken: Counter[str] = Counter()
-        blocks = [self._prune(s, broken) for s in itertools.product(*(self.axes[n] for n in self._structures))]
-        self.removed = {rule.id: broken[rule.id] for rule in RULES if broken[rule.id]}
-        self._blocks = [block for block in blocks if len(block.places)]
-        self._block_of = {block.structure: number for number, block in enumerate(self._blocks)}
-        self._starts = [0, *itertools.accumulate(len(block.places) for block in self._blocks)]
+        pruning = Pruning(*self._known())
+        self.removed = pruning.removed
+        # One for each structure that has legal points, in the order; structures that the rules judge alike share cells.
+        self._blocks = pruning.blocks()
+        self._starts = [0, *itertools.accumulate(len(cells) for _, cells in self._blocks)]
+        self._numbers = {structure: number for number, (structure, _) in enumerate(self._blocks)}
         self.live = self._live()
 
-    def _columns(self) -> Columns:
-        """The counts as columns, each along a dimension of its own."""
-        meshes = np.meshgrid(
-            *(np.array(self.axes[name], dtype=np.int64) for name in self._counts), indexing="ij", sparse=True
-        )
-        return {name.upper(): mesh for name, mesh in zip(self._counts, meshes, strict=True)}
-
-    def _prune(self, structure: tuple[Value, ...], broken: Counter[str]) -> _Block:
-        """The legal points of ``structure``; adds the others to the counts of the rules that they break."""
-        values = {name: axis[0] for name, axis in self.axes.items()}
-        values.update(zip(self._structures, structure, strict=True))
-        config = config_of(self.operation, values)
-        base = {**derive.given(config), **derive.flags(config, strict_isa=self.strict_isa), **self._mesh}
-        known = {**derive.extend(base), **derive.of_arch(self.arch)}
+    def _known(self) -> tuple[Names, Names, list[list[Names]]]:
+        """The names that rules read: those of the first point, the counts as columns, and those of other structures."""
+        first = {name: values[0] for name, values in self.axes.items()}
+        shared: Names = dict(derive.of_arch(self.arch))
         if self.problem is not None:
-            known.update(derive.of_problem(self.problem))
-        kept = [(rule.id, np.asarray(rule.kept(known), dtype=np.bool_)) for rule in RULES]
-        for rule_id, mask in kept:
-            broken[rule_id] += int(np.count_nonzero(~mask)) * (math.prod(self._shape) // mask.size)
-        return _Block(structure, np.flatnonzero(self._joined([mask for _, mask in kept])))
+            shared.update(derive.of_problem(self.problem))
+        views = [[shared | self._given({**first, n: value}) for value in self.axes[n]] for n in self._structures]
+        axes = (np.array(self.axes[name], dtype=np.int64) for name in self._counts)
+        meshes = np.meshgrid(*axes, indexing="ij", sparse=True)
+        columns = {name.upper(): mesh for name, mesh in zip(self._counts, meshes, strict=True)}
+        return shared | self._given(first), columns, views
 
-    def _joined(self, masks: list[Mask]) -> Mask:
-        """Where all ``masks`` hold, in the shape of the counts. Small ones first, so that few passes are large."""
-        joined = np.ones((1,) * len(self._shape), dtype=np.bool_)
-        for mask in sorted(masks, key=lambda m: m.size):
-            if not mask.all():
-                joined = joined & mask
-            if not joined.any():
-                return np.zeros(self._shape, dtype=np.bool_)
-        return np.broadcast_to(joined, self._shape)
+    def _given(self, point: Mapping[str, Value]) -> Names:
+        config = config_of(self.operation, point)
+        return {**derive.given(config), **derive.flags(config, strict_isa=self.strict_isa)}
 
     def _live(self) -> dict[str, tuple[Value, ...]]:
-        found: dict[str, set[Value]] = {name: set() for name in self.axes}
-        for block in self._blocks:
-            for name, value in zip(self._structures, block.structure, strict=True):
-                found[name].add(value)
-            for name, column in zip(self._counts, np.unravel_index(block.places, self._shape), strict=True):
-                found[name].update(self.axes[name][i] for i in np.unique(column))
-        return {name: tuple(v for v in values if v in found[name]) for name, values in self.axes.items()}
+        found: dict[str, set[int]] = {name: set() for name in self.axes}
+        for structure, _ in self._blocks:
+            for name, place in zip(self._structures, structure, strict=True):
+                found[name].add(place)
+        for cells in {id(cells): cells for _, cells in self._blocks}.values():
+            for name, places in zip(self._counts, cells.occurring(), strict=True):
+                found[name].update(places)
+        return {name: tuple(v for i, v in enumerate(values) if i in found[name]) for name, values in self.axes.items()}
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -166,19 +142,18 @@ class Space:
         if not 0 <= index < len(self):
             raise IndexError(f"{index} is none of the {len(self)} points of the space")
         number = bisect.bisect_right(self._starts, index) - 1
-        block = self._blocks[number]
-        return self._point(block, int(block.places[index - self._starts[number]]))
+        structure, cells = self._blocks[number]
+        return self._point(structure, cells.at(index - self._starts[number]))
 
-    def _point(self, block: _Block, place: int) -> KernelConfig:
-        places = np.unravel_index(place, self._shape)
-        counts = {n: self.axes[n][int(p)] for n, p in zip(self._counts, places, strict=True)}
-        return config_of(self.operation, {**dict(zip(self._structures, block.structure, strict=True)), **counts})
+    def _point(self, structure: Structure, cell: Cell) -> KernelConfig:
+        places = zip((*self._structures, *self._counts), (*structure, *cell), strict=True)
+        return config_of(self.operation, {name: self.axes[name][place] for name, place in places})
 
     def configs(self) -> Iterator[KernelConfig]:
         """Every point, in the order."""
-        for block in self._blocks:
-            for place in block.places:
-                yield self._point(block, int(place))
+        for structure, cells in self._blocks:
+            for cell in cells:
+                yield self._point(structure, cell)
 
     def index(self, config: KernelConfig) -> int | None:
         """The place of ``config`` in the order; None where it is no point of the space."""
@@ -186,15 +161,14 @@ class Space:
 
     def index_of(self, point: Mapping[str, Value]) -> int | None:
         """The place of the point with these values, one for each axis; None where it is no point of the space."""
-        number = self._block_of.get(tuple(point[name] for name in self._structures))
-        if number is None or any(point[name] not in self.axes[name] for name in self._counts):
+        if any(point[name] not in values for name, values in self.axes.items()):
             return None
-        block = self._blocks[number]
-        multi = tuple(self.axes[name].index(point[name]) for name in self._counts)
-        place = int(np.ravel_multi_index(multi, self._shape))
-        offset = int(np.searchsorted(block.places, place))
-        found = offset < len(block.places) and int(block.places[offset]) == place
-        return self._starts[number] + offset if found else None
+        places = {name: values.index(point[name]) for name, values in self.axes.items()}
+        number = self._numbers.get(tuple(places[name] for name in self._structures))
+        if number is None:
+            return None
+        place = self._blocks[number][1].place(tuple(places[name] for name in self._counts))
+        return self._starts[number] + place if place is not None else None
 
     def contains(self, config: KernelConfig) -> bool:
         """Whether ``config`` is a point of the space."""
@@ -300,7 +274,7 @@ def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
     rows = instructions.of_operand(operation.a) or instructions.INSTRUCTIONS
     # Types that no instruction has break a rule with every shape, which says so better than no shape at all.
     shapes = dict.fromkeys(Shape(i.m, i.n, i.k) for i in rows)
-    unit, unit_d = 128 // operation.a.bits, 128 // operation.d.bits
+    unit, unit_d = WIDEST_BITS // operation.a.bits, WIDEST_BITS // operation.acc.bits
     return {
         "inst": tuple(shapes),
         "feed": tuple(Feed),
@@ -308,7 +282,8 @@ def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
         "arrange_a": tuple(Arrange),
         "arrange_b": tuple(Arrange),
         "residency": tuple(Residency),
-        "raster": tuple(Raster),
+        "store": tuple(Store),
+        "raster": (LINEAR, *(Raster(order, width) for order in (Order.GROUPED, Order.PANELS) for width in (4, 8))),
         "warps_m": _WARPS,
         "warps_n": _WARPS,
         "frags_m": _FRAGS,
@@ -319,5 +294,6 @@ def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
         "pad_b": (0, unit, 2 * unit),
         "pad_d": (0, unit_d, 2 * unit_d),
         "fragment_buffers": (1, 2),
+        "min_blocks": (1, 2, 3),
         "split_k": (1, 2, 4, 8),
     }

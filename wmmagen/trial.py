@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy.typing as npt
 
-from wmmagen import coverage, derive, foundry, layout, reference, rules
+from wmmagen import coverage, derive, foundry, freivalds, layout, reference, rules
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer
-from wmmagen.config import KernelConfig, Problem
+from wmmagen.config import Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, LaunchFault
 from wmmagen.foundry import Compiler
-from wmmagen.layout import Image
+from wmmagen.freivalds import Freivalds
+from wmmagen.layout import UNSHIFTED, Image, Shifts
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Facts, Outcome, Record
-from wmmagen.reference import Inputs
+from wmmagen.reference import Inputs, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import Timing, TimingProtocol
 from wmmagen.verdict import Tiles, explain, judge
@@ -35,18 +36,30 @@ TIME_LIMIT_S = 60.0
 MAX_TFLOPS = 10_000.0
 #: The buffers' way to the backend and back counts against the limits, too; slow machines move this much.
 BYTES_PER_S = 2e8
-#: More cases than one candidate is checked on; a case of 2048³ holds about 100 MB.
+#: Above so many multiply-adds a result is judged by Freivalds' check, where D allows it; below, by the full product.
+FREIVALDS_ABOVE = 2048**3
+#: As many cases as one candidate is checked on; a case of 2048³ holds about 100 MB.
 _CASES_KEPT = 8
+#: Alignment of a pointer that a matrix call is given; in bytes.
+_FRAGMENT_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem made ready for checking: its exact inputs, their images in memory, and the exact result."""
+    """A problem made ready for checking: its exact inputs, their images in memory, and what a right D is.
+
+    Attributes:
+        inputs: with their proof.
+        images, buffers: of A, B, C where the epilogue has it, and D, which is last.
+        want: the exact result; None where ``check`` stands for it.
+        check: Freivalds' check of D.
+    """
 
     inputs: Inputs
-    images: tuple[Image, Image, Image]
-    buffers: tuple[Bytes, Bytes, Bytes]
-    want: npt.NDArray[Any]
+    images: tuple[Image, ...]
+    buffers: tuple[Bytes, ...]
+    want: npt.NDArray[Any] | None
+    check: Freivalds | None
 
     @property
     def problem(self) -> Problem:
@@ -63,6 +76,7 @@ class Run:
         guaranteed: the inputs' bound proves that every right kernel gives these bits.
         pattern: which inputs.
         mismatch: the first wrong element and its owner, in words; empty where exact.
+        miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
     """
 
     problem: Problem
@@ -70,13 +84,26 @@ class Run:
     guaranteed: bool
     pattern: str
     mismatch: str
+    miss_bits: int | None = None
+
+    @property
+    def method(self) -> str:
+        """How the result was judged."""
+        if self.miss_bits is None:
+            return "full"
+        return f"freivalds: {freivalds.VECTORS} vectors, miss probability <= 2^-{self.miss_bits}"
 
     def as_json(self) -> dict[str, object]:
         """An element of ``runs`` of ``validate --json``."""
         p = self.problem
         return {
             "problem": str(p),
-            "leading_dimensions": [p.lda, p.ldb, p.ldd],
+            "leading_dimensions": [p.lda, p.ldb, *([p.ldc] if p.operation.scaled else []), p.ldd],
+            "alpha": p.alpha,
+            "beta": p.beta,
+            "method": "full" if self.miss_bits is None else "freivalds",
+            "vectors": None if self.miss_bits is None else freivalds.VECTORS,
+            "miss_probability": None if self.miss_bits is None else 2.0**-self.miss_bits,
             "exact": self.exact,
             "guaranteed": self.guaranteed,
             "pattern": self.pattern,
@@ -100,7 +127,7 @@ def build(config: KernelConfig, arch: Arch, compiler: Compiler = foundry.compile
 def facts_of(config: KernelConfig, arch: Arch, binary: Binary) -> Facts:
     """What the compiler said, and how many blocks a multiprocessor of ``arch`` therefore holds."""
     known = derive.values(config)
-    shared = known["SHARED_TOTAL"] + binary.static_shared_bytes
+    shared = known["SHARED_BYTES"] + binary.static_shared_bytes
     return Facts(
         registers=binary.registers,
         spill_bytes=binary.spill_bytes,
@@ -118,93 +145,154 @@ def tensor_instructions(binary: Binary) -> int:
     return len(re.findall(r"^\s*wmma\.mma\.", binary.ptx, re.MULTILINE))
 
 
-def lint(facts: Facts) -> list[str]:
-    """What is wrong with a compiled kernel although it is right; empty where nothing is."""
-    if facts.spill_bytes:
-        return [
-            f"{facts.spill_bytes} bytes per thread are spilled to local memory: fewer frags, or more warps for the tile"
-        ]
-    return []
-
-
 def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
-    """The launch of the kernel ``entry`` of ``config`` on ``problem``, operands in buffers 0 to 2, in its order."""
+    """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``."""
     known = derive.values(config, problem=problem)
-    a, b, d = (Pointer(number, image.offset) for number, image in enumerate(images))
+    pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
     p = problem
+    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, float(p.alpha), float(p.beta))
     return Launch(
         entry=entry,
         grid=(known["BLOCKS"], 1, 1),
         block=(known["THREADS"], 1, 1),
-        shared_bytes=known["SHARED_TOTAL"],
-        arguments=(a, b, d, p.n, p.k, p.lda, p.ldb, p.ldd),
+        shared_bytes=known["SHARED_BYTES"],
+        arguments=(*pointers, *(factors if p.operation.scaled else (p.n, p.k, p.lda, p.ldb, p.ldd))),
     )
 
 
 @lru_cache(maxsize=_CASES_KEPT)
-def exact_case(problem: Problem, pattern: str = "auto") -> Case:
-    """Exact inputs for ``problem`` with D poisoned and guard bands around everything.
+def exact_case(
+    problem: Problem,
+    pattern: str = "auto",
+    shifts: Shifts = UNSHIFTED,
+    above: int | None = FREIVALDS_ABOVE,
+) -> Case:
+    """Exact inputs for ``problem`` with D poisoned and guard bands around everything; what must not be read is hostile.
+
+    Args:
+        problem: what is computed.
+        pattern: which inputs.
+        shifts: where the matrices begin.
+        above: multiply-adds from which on Freivalds' check stands for the full product, where D allows it; None for
+            never.
 
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
     """
     inputs = reference.exact_inputs(problem, pattern=pattern)
-    images = layout.images(problem)
-    buffers = (images[0].pack(inputs.a), images[1].pack(inputs.b), images[2].blank())
-    return Case(inputs, images, buffers, reference.expected(inputs))
+    images = layout.images(problem, shifts=shifts)
+    large = above is not None and problem.m * problem.n * problem.k > above
+    check = freivalds.prepare(inputs) if large else None
+    want = reference.expected(inputs) if check is None else None
+    return Case(inputs, images, _hostile_buffers(inputs, images), want, check)
+
+
+def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ...]:
+    """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
+    a, b, *c, d = images
+    operands = [a.pack(inputs.a), b.pack(inputs.b)]
+    if inputs.problem.alpha == 0:
+        operands = [a.unreadable(infinite=True), b.unreadable()]
+    return (*operands, *(x.unreadable() if inputs.c is None else x.pack(inputs.c) for x in c), d.blank())
 
 
 @lru_cache(maxsize=2)
 def _normal_buffers(problem: Problem) -> tuple[Bytes, ...]:
-    a, b = reference.normal_inputs(problem)
-    images = layout.images(problem)
-    return images[0].pack(a), images[1].pack(b), images[2].blank()
+    *operands, d = layout.images(problem)
+    values = reference.normal_inputs(problem)
+    return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
 
 
 def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
-    """The hostile set for ``config``: several blocks each way, every length of pipeline, wide leading dimensions."""
+    """The hostile set for ``config``: several blocks each way, every length of pipeline, leading dimensions that are
+    aligned as far as it was promised and no further, and, where the epilogue has them, factors that leave out a matrix.
+    """
     known = derive.values(config)
     blocks = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
-    problems = reference.problems_for(config.operation, *blocks, config.stages)
+    problems = reference.problems_for(
+        config.operation, *blocks, config.stages, units=_units(config), raster=config.raster
+    )
     # No slice at all: D is the sum of nothing, and every element of it has to be written.
-    return (*problems, replace(problems[0], k=0))
+    nothing = replace(problems[0], k=0)
+    # Beside it stands C, as it is in the problem that has both factors.
+    return (*problems, replace(nothing, alpha=2.0, beta=-3.0) if config.operation.scaled else nothing)
+
+
+def _units(config: KernelConfig) -> Units:
+    """What ``config`` promises of leading dimensions where it copies, and the strict reading where fragments go."""
+    o, wide = config.operation, reference.wide_units(config.operation)
+    copied, staged = config.feed is Feed.SHARED, config.store is Store.STAGED
+    return Units(o.align_a if copied else wide.a, o.align_b if copied else wide.b, o.align_d if staged else wide.d)
+
+
+def pointer_shifts(config: KernelConfig) -> Shifts:
+    """Pointers that are aligned as ``config`` demands, and no further."""
+    o = config.operation
+    copied, staged = config.feed is Feed.SHARED, config.store is Store.STAGED
+    return Shifts(
+        o.align_a * o.a.bits // 8 if copied else _FRAGMENT_BYTES,
+        o.align_b * o.a.bits // 8 if copied else _FRAGMENT_BYTES,
+        o.align_d * o.d.bits // 8 if staged else _FRAGMENT_BYTES,
+    )
 
 
 def check_run(
-    config: KernelConfig, binary: Binary, backend: Backend, problem: Problem, *, pattern: str = "auto"
+    config: KernelConfig,
+    binary: Binary,
+    backend: Backend,
+    problem: Problem,
+    *,
+    pattern: str = "auto",
+    above: int | None = FREIVALDS_ABOVE,
 ) -> Run:
     """Run ``config`` once on exact inputs and judge everything that it left behind.
 
+    Args:
+        pattern: which inputs; see :data:`wmmagen.reference.PATTERNS`.
+        above: see :func:`exact_case`.
+
     Raises:
+        ConfigError: no exact inputs can be made for ``problem``.
         Fault: the launch failed, hung or crashed.
         IllegalConfig: ``config`` does not take ``problem``.
     """
     rules.demand(config, binary.arch, problem)
-    case = exact_case(problem, pattern)
+    case = exact_case(problem, pattern, pointer_shifts(config), above)
     launch = launch_of(binary.entry, config, problem, case.images)
     if launch.grid[0]:
         returned = backend.run(binary, launch, case.buffers, limit_s=_limit(RUN_LIMIT_S, case.buffers))
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
-    verdict = judge(case.inputs, case.images[2], returned[2], case.want)
+    verdict = judge(case.inputs, case.images[-1], returned[-1], case.want, case.check)
     touched = _touched(case, returned)
     words = touched or ("" if verdict.exact else explain(verdict, _tiles(config)))
-    return Run(problem, verdict.exact and not touched, verdict.guaranteed, pattern, words)
+    miss_bits = case.check.miss_bits if case.check else None
+    return Run(problem, verdict.exact and not touched, verdict.guaranteed, pattern, words, miss_bits)
 
 
 def validate(
-    config: KernelConfig, binary: Binary, backend: Backend, problems: Iterable[Problem], *, pattern: str = "auto"
+    config: KernelConfig,
+    binary: Binary,
+    backend: Backend,
+    problems: Iterable[Problem],
+    *,
+    pattern: str = "auto",
+    above: int | None = FREIVALDS_ABOVE,
 ) -> list[Run]:
     """Checked runs on ``problems``, ending with the first wrong one; the first problem twice: repeated runs must agree.
 
+    Args:
+        pattern, above: as for :func:`check_run`.
+
     Raises:
+        ConfigError: no exact inputs can be made for one of the problems.
         Fault: a launch failed, hung or crashed.
         IllegalConfig: ``config`` does not take one of the problems.
     """
     problems = list(problems)
     runs: list[Run] = []
     for problem in [*problems, *problems[:1]]:
-        runs.append(check_run(config, binary, backend, problem, pattern=pattern))
+        runs.append(check_run(config, binary, backend, problem, pattern=pattern, above=above))
         if not runs[-1].exact:
             break
     return runs
@@ -326,7 +414,7 @@ def tflops(problem: Problem, median_us: float) -> float:
 
 def _touched(case: Case, returned: Sequence[Bytes]) -> str:
     """Which operand the kernel wrote to, if it did."""
-    for letter, image, sent, back in zip("AB", case.images, case.buffers, returned, strict=False):
+    for letter, image, sent, back in zip("ABC", case.images[:-1], case.buffers, returned, strict=False):
         if not bool((sent == back).all()):
             first = int((sent != back).argmax())
             return f"{letter} was written to, first at byte {first - image.offset} from its start"

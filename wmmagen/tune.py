@@ -412,15 +412,11 @@ class Proposer:
         """Points of the space that were told."""
         return len(self._seen)
 
-    def knows(self, config: KernelConfig) -> bool:
-        """Whether ``config`` was told."""
-        return self._space.index(config) in self._seen
-
-    def tell(self, record: Record) -> None:
-        """Learn what became of a point; a record of another space is passed over."""
+    def tell(self, record: Record) -> bool:
+        """Learn what became of a point; a record of another space is passed over, and the answer is False."""
         index = self._index(record)
         if index is None:
-            return
+            return False
         self._seen.add(index)
         self._told += 1
         self._times.pop(index, None)
@@ -429,6 +425,7 @@ class Proposer:
             self._teach(index, record.timing.median_us)
         elif record.foreign or record.outcome not in (Outcome.OK, Outcome.UNVERIFIED):
             self._teach(index, math.inf)
+        return True
 
     def _index(self, record: Record) -> int | None:
         try:
@@ -642,6 +639,7 @@ def sweep(
     wanted = len(space) if trials is None else min(trials, len(space))
     proposer = Proposer(space, seed=seed, exhaustive=exhaustive)
     records: list[Record] = []
+    counted: list[Record] = []
     # What this run has tried counts whatever is said of it: nothing is tried twice in one run.
     own: set[str] = set()
     begun: set[KernelConfig] = set()
@@ -649,7 +647,7 @@ def sweep(
     def settled(record: Record) -> bool:
         return record.name in own or counts(record)
 
-    _refresh(study, records, proposer, settled)
+    counted += [r for r in _refresh(study, records) if settled(r) and proposer.tell(r)]
     while not (stopped := _ended(proposer, wanted, len(space), budget_s is not None and clock() - start >= budget_s)):
         if ahead is not None:
             _begin_ahead(ahead, proposer, wanted, begun)
@@ -662,12 +660,13 @@ def sweep(
             break
         own.add(record.name)
         _keep(study, record)
-        arrived = _refresh(study, records, proposer, settled)
+        arrived = _refresh(study, records)
+        counted += [r for r in arrived if settled(r) and proposer.tell(r)]
         if sum(other.name == record.name for other in arrived) > 1:
             # Another process goes the same way a little ahead; one of the two has to leave it.
             proposer.diverge(os.getpid())
         if on_record is not None:
-            choice = choose.choose([r for r in records if settled(r) and proposer.knows(parse(r.name))])
+            choice = choose.choose(counted)
             best = choice.best if choice else None
             on_record(record, Progress(proposer.tried, wanted, len(own), best, clock() - start))
     return SweepResult(tuple(records), len(own), stopped, clock() - start)
@@ -680,12 +679,10 @@ def _begin_ahead(ahead: Ahead, proposer: Proposer, wanted: int, begun: set[Kerne
             ahead.begin(config)
 
 
-def _refresh(study: Study, records: list[Record], proposer: Proposer, counts: Callable[[Record], bool]) -> list[Record]:
-    """Learn of the records that were kept since, by any process; add them to ``records`` and return them."""
+def _refresh(study: Study, records: list[Record]) -> list[Record]:
+    """Add the records that were kept since, by any process, to ``records``, and return them."""
     arrived = study.records()[len(records) :]
     records.extend(arrived)
-    for record in filter(counts, arrived):
-        proposer.tell(record)
     return arrived
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from wmmagen.dtypes import ElementType
+from wmmagen.freivalds import Freivalds
 from wmmagen.layout import Array, Bytes, Image, Mask, decode, encode
-from wmmagen.reference import F16_MAX, Inputs, expected, round_once
+from wmmagen.reference import F16_MAX, Inputs, expected, finish, restrict, round_once
 
 #: Wrong elements that an explanation has to account for, all of them, before it is given as a hint.
 SAMPLE = 64
@@ -88,10 +89,26 @@ class Evidence:
         """The values left in the sampled elements."""
         return decode(self.got[self.rows, self.cols], self.element)
 
-    def fits(self, exact: Array) -> Array:
-        """Which columns of ``exact`` (samples × candidates, ``int64``) give, rounded once, every sampled element."""
-        bits = encode(round_once(exact, self.element), self.element)
-        return np.asarray((bits == self.got[self.rows, self.cols][:, None]).all(axis=0))
+    def sampled_c(self) -> Array | None:
+        """C beside the sampled elements; None where nothing reads C."""
+        return _at(self.inputs.c, self.rows, self.cols)
+
+    def fits(self, sums: Array) -> Array:
+        """Which columns of ``sums`` (samples × candidates) give, through the epilogue, every sampled element."""
+        c = self.sampled_c()
+        results = finish(self.inputs.problem, sums, None if c is None else c[:, None])
+        return np.asarray(self.matches(results, slice(None)).all(axis=0))
+
+    def matches(self, results: Array, which: Array | slice) -> Array:
+        """Which of some results, rounded once, are what was left in the sampled elements that ``which`` chooses.
+
+        Args:
+            results: samples, or samples × candidates; before their rounding.
+            which: an index into the samples.
+        """
+        bits = encode(round_once(results, self.element), self.element)
+        left = self.got[self.rows, self.cols][which]
+        return np.asarray(bits == (left if results.ndim == 1 else left[:, None]))
 
 
 @dataclass(frozen=True)
@@ -125,17 +142,24 @@ class Verdict:
         return "; ".join([*parts, *filter(None, (self.damage, self.hint))])
 
 
-def judge(inputs: Inputs, image_d: Image, returned_buffer: Bytes, want: Array | None = None) -> Verdict:
+def judge(
+    inputs: Inputs,
+    image_d: Image,
+    returned_buffer: Bytes,
+    want: Array | None = None,
+    check: Freivalds | None = None,
+) -> Verdict:
     """Compare D with the exact result, bit for bit, and its guards with their pattern.
 
-    NaN is never right, nor is an element whose exact result D cannot hold. Nor is -0: an accumulator starts at +0,
-    and a sum in round-to-nearest is -0 only where every term is -0.
+    NaN is never right, nor is an element whose exact result D cannot hold. Nor is -0, unless a negative alpha made it
+    of +0: an accumulator starts at +0, and a sum in round-to-nearest is -0 only where every term is -0.
 
     Args:
         inputs: what the kernel was given.
         image_d: where D lies.
         returned_buffer: D's whole buffer as the kernel left it.
         want: :func:`expected` of these inputs, where it was computed before.
+        check: compare by Freivalds' check of these inputs, and recompute only what fails it.
 
     Raises:
         ValueError: the image or the buffer is not one of this problem's D.
@@ -143,11 +167,11 @@ def judge(inputs: Inputs, image_d: Image, returned_buffer: Bytes, want: Array | 
     p = inputs.problem
     if (image_d.rows, image_d.cols, image_d.element) != (p.m, p.n, p.operation.d):
         raise ValueError(f"the image is no image of D of {p}")
-    want = expected(inputs) if want is None else want
     got = image_d.bits(returned_buffer)
-    wrong: Mask = np.asarray(got != encode(want, image_d.element))
-    if not image_d.element.integer:
-        wrong |= ~np.isfinite(want)
+    if check is None:
+        wrong = _differs(got, expected(inputs) if want is None else want, image_d.element)
+    else:
+        wrong = _fails(inputs, got, check, image_d.element)
     count = int(np.count_nonzero(wrong))
     damage = image_d.guard_damage(returned_buffer)
     text = "" if damage is None else str(damage)
@@ -156,6 +180,29 @@ def judge(inputs: Inputs, image_d: Image, returned_buffer: Bytes, want: Array | 
     evidence = _collect(inputs, got, wrong, image_d.unwritten(returned_buffer), count)
     mismatch = _mismatch(evidence, image_d.ld)
     return Verdict(False, inputs.guaranteed, mismatch, count, wrong.size, text, _hint(evidence, None), evidence)
+
+
+def _differs(got: Array, want: Array, element: ElementType) -> Mask:
+    """Where bit patterns are not those of the right values, or the right values are not finite."""
+    wrong: Mask = np.asarray(got != encode(want, element))
+    return wrong if element.integer else wrong | ~np.isfinite(want)
+
+
+def _fails(inputs: Inputs, got: Array, check: Freivalds, element: ElementType) -> Mask:
+    """Where D is wrong: zeros by their sign, all else where a failing row meets a failing column, recomputed."""
+    values = decode(got, element)
+    wrong: Mask = np.zeros(got.shape, np.bool_)
+    if not element.integer:
+        p = inputs.problem
+        negative = p.operation.scaled and p.beta == 0 and p.alpha < 0
+        wrong |= (values == 0) & (np.signbit(values) != negative)
+    rows, cols = check.suspects(values)
+    if not rows.size and not cols.size:
+        return wrong
+    where = np.ix_(rows, cols)
+    wrong[where] |= _differs(got[where], expected(restrict(inputs, rows, cols)), element)
+    # A failing sum is never a pass, even where the others happened to hide the element.
+    return wrong if wrong.any() else _differs(got, expected(inputs), element)
 
 
 def explain(verdict: Verdict, tiles: Tiles) -> str:
@@ -179,9 +226,18 @@ def _collect(inputs: Inputs, got: Array, wrong: Mask, unwritten: Mask, count: in
     return Evidence(inputs, got.copy(), wrong, unwritten & wrong, rows, cols)
 
 
-def _exact_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
-    """The exact results of some elements; ``int64``."""
+def _at(values: Array | None, rows: Array, cols: Array) -> Array | None:
+    return None if values is None else np.asarray(values[rows, cols])
+
+
+def _sums_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
+    """The exact sums over K of some elements; ``int64``."""
     return np.asarray(_terms(inputs, rows, cols).sum(axis=1))
+
+
+def _exact_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
+    """The exact results of some elements, before their rounding."""
+    return finish(inputs.problem, _sums_at(inputs, rows, cols), _at(inputs.c, rows, cols))
 
 
 def _terms(inputs: Inputs, rows: Array, cols: Array) -> Array:
@@ -239,12 +295,17 @@ def _overflowed(evidence: Evidence, tiles: Tiles | None) -> str | None:
     operation = evidence.inputs.problem.operation
     if "f16" not in (operation.acc.name, operation.d.name):
         return None
-    exact = _exact_at(evidence.inputs, evidence.rows, evidence.cols)
-    over = np.isinf(evidence.sampled()) & (np.abs(exact) > F16_MAX)
-    if not over.any():
-        return None
-    who = "the accumulator type f16" if operation.acc.name == "f16" else "D's type f16, not the accumulator,"
-    return f"{who} overflowed: the exact result is {int(exact[over][0])}, the largest finite f16 is {F16_MAX}"
+    sums = _sums_at(evidence.inputs, evidence.rows, evidence.cols)
+    candidates = [("D's type f16, not the accumulator,", _exact_at(evidence.inputs, evidence.rows, evidence.cols))]
+    if operation.acc.name == "f16":
+        candidates.insert(0, ("the accumulator type f16", sums))
+    for who, exact in candidates:
+        # An infinite sum that a factor or C makes NaN of is still an overflow; a NaN from a guard has a small sum.
+        over = ~np.isfinite(evidence.sampled()) & (np.abs(exact) > F16_MAX)
+        if over.any():
+            value = _number(float(exact[over][0]))
+            return f"{who} overflowed: the exact result is {value}, the largest finite f16 is {F16_MAX}"
+    return None
 
 
 def _not_a_number(evidence: Evidence, tiles: Tiles | None) -> str | None:
@@ -255,6 +316,11 @@ def _not_a_number(evidence: Evidence, tiles: Tiles | None) -> str | None:
     if not nan.any():
         return None
     cause = "a read outside A or B, whose guards are NaN, or shared memory that was used before it was filled"
+    p = evidence.inputs.problem
+    if p.operation.scaled and p.beta == 0:
+        cause = f"C was read although beta is 0, or {cause}"
+    if p.operation.scaled and p.alpha == 0:
+        cause = f"A or B was read although alpha is 0, or {cause}"
     return f"{'all' if nan.all() else int(np.count_nonzero(nan))} elements are NaN: {cause}"
 
 
@@ -264,6 +330,33 @@ def _zero(evidence: Evidence, tiles: Tiles | None) -> str | None:
         return "zeros with a minus sign: an accumulator did not start at +0, or the result was negated"
     if not decode(evidence.got, evidence.element).any():
         return "every element is zero: the accumulators were stored without a product"
+    return None
+
+
+def _factors(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    """Whether the epilogue left something out, or took C from another place."""
+    p, c = evidence.inputs.problem, evidence.sampled_c()
+    if not p.operation.scaled or evidence.rows.size < FEWEST:
+        return None
+    everything = np.ones(evidence.rows.size, np.bool_)
+    sums = _sums_at(evidence.inputs, evidence.rows, evidence.cols)
+    stories: list[tuple[str, float, float, Array | None, Mask]] = []
+    if p.alpha not in (0, 1):
+        stories.append(("alpha was ignored", 1.0, p.beta, c, everything))
+    if c is not None:
+        inside = (evidence.cols < p.m) & (evidence.rows < p.n)
+        there = evidence.cols * inside, evidence.rows * inside
+        stories += [
+            ("beta·C is missing", p.alpha, 0.0, None, everything),
+            ("alpha·A·B is missing: D is beta·C", 0.0, p.beta, c, everything),
+            ("C was read as its transpose", p.alpha, p.beta, _at(evidence.inputs.c, *there), inside),
+        ]
+        if p.beta != 1:
+            stories.append(("beta was ignored: C was added as it is", p.alpha, 1.0, c, everything))
+    for text, alpha, beta, other_c, where in stories:
+        results = finish(replace(p, alpha=alpha, beta=beta), sums, other_c)[where]
+        if results.size >= FEWEST and evidence.matches(results, where).all():
+            return text
     return None
 
 
@@ -308,8 +401,9 @@ def _gathers(evidence: Evidence, at_a: tuple[Array, Array], at_b: tuple[Array, A
     if np.count_nonzero(inside) < FEWEST:
         return False
     terms = a[ra[inside], ca[inside]].astype(np.int64) * b[rb[inside], cb[inside]].astype(np.int64)
-    bits = encode(round_once(terms.sum(axis=1), evidence.element), evidence.element)
-    return bool((bits == evidence.got[evidence.rows, evidence.cols][inside]).all())
+    c = evidence.sampled_c()
+    results = finish(evidence.inputs.problem, terms.sum(axis=1), None if c is None else c[inside])
+    return bool(evidence.matches(results, inside).all())
 
 
 def _slices(evidence: Evidence, tiles: Tiles | None) -> str | None:
@@ -433,5 +527,13 @@ def _edge(evidence: Evidence, tiles: Tiles | None) -> str | None:
     return f"only the blocks at the {sides} edge are wrong" if sides else None
 
 
-_CAUSES: tuple[_HintRule, ...] = (_never_written, _overflowed, _not_a_number, _zero, _transposed, _slices)
+_CAUSES: tuple[_HintRule, ...] = (
+    _never_written,
+    _overflowed,
+    _not_a_number,
+    _zero,
+    _factors,
+    _transposed,
+    _slices,
+)
 _PLACES: tuple[_HintRule, ...] = (_second_tiles, _edge, _one_place)

@@ -394,7 +394,12 @@ def records(study: str) -> list[Record]:
 def test_the_records_are_the_same_however_many_processes_compile(
     ask: Callable[..., Answer], no_gpu: None, how: list[str]
 ) -> None:
-    few = ["--fix", "inst=16x16x16,warps=2x2,frags=2x2,k_steps=2,copy=ld,pad_a=8,fragment_buffers=1"]
+    # Two dozen points.
+    fixed = (
+        "inst=16x16x16,warps=2x2,frags=2x2,k_steps=2,copy=ld,pad_a=8,residency=fragment,store=direct,"
+        "raster=linear,fragment_buffers=1,min_blocks=1"
+    )
+    few = ["--fix", fixed]
     for jobs in ("1", "3"):
         status, document, _ = ask(*SWEEP[:-2], *few, *how, "--jobs", jobs, "--study", f"jobs{jobs}")
         assert (status, document["outcomes"]["unverified"]) == (0, document["new"])

@@ -13,9 +13,20 @@ import pytest
 from cases_legality import config
 
 import wmmagen
-from wmmagen import derive, nvrtc, render, rules
+from wmmagen import coverage, defaults, derive, nvrtc, render, rules
 from wmmagen.arch import ARCHS
-from wmmagen.config import KernelConfig
+from wmmagen.config import (
+    Arrange,
+    Copy,
+    Epilogue,
+    Feed,
+    KernelConfig,
+    Order,
+    Residency,
+    Store,
+    read_pairs,
+    values_of,
+)
 from wmmagen.nvrtc import Binary
 from wmmagen.render import Source
 
@@ -27,12 +38,46 @@ PIPELINES = (
 )
 CASES = [
     (sm, f"acc={acc},d={acc},inst={inst},{pipeline}")
-    for sm in (75, 80, 90, 120)
+    for sm in (75, 90)
     for acc in ("f32", "f16")
     for inst in ("16x16x16", "8x32x16")
     for pipeline in PIPELINES
 ]
 LEGAL = [(sm, pairs) for sm, pairs in CASES if rules.legal(config(pairs), ARCHS[sm])]
+#: Every shape, layout pair and accumulator.
+COMBINATIONS = [
+    f"inst={inst},layout={layout},acc={acc}"
+    for inst in ("16x16x16", "32x8x16", "8x32x16")
+    for layout in ("rr", "rc", "cr", "cc")
+    for acc in ("f32", "f16")
+]
+#: Each part of the templates that the combinations above do not reach.
+PARTS = (
+    "d=f16",
+    "acc=f16,d=f32",
+    "store=staged",
+    "d=f16,feed=global",
+    "epilogue=linear",
+    "epilogue=linear,acc=f16",
+    "epilogue=linear,d=f16",
+    "epilogue=linear,acc=f16,d=f32",
+    "residency=global",
+    "residency=global,copy=ld,stages=1",
+    "residency=global,feed=global",
+    "fragment_buffers=2",
+    "fragment_buffers=2,feed=global",
+    "raster=grouped8",
+    "raster=panels8",
+    "arrange_a=tiles,arrange_b=tiles",
+    "arrange_a=tiles,arrange_b=tiles,layout=cc",
+    "align_a=4,align_b=4",
+    "align_a=2,align_b=2",
+    "align_a=1,align_b=1",
+    "align_a=8,align_b=2",
+    "align_d=2,store=staged",
+    "align_d=1,store=staged",
+    "min_blocks=2,frags=2x2",
+)
 #: The narrow shape with row-major B, which is legal for one tile across.
 NARROW = "inst=32x8x16,warps=1x1,frags=4x1"
 
@@ -43,31 +88,92 @@ def compiled(pairs: str, sm: int, *, strict: bool = False) -> tuple[KernelConfig
     return case, source, nvrtc.compile_source(source.text, source.kernel, ARCHS[sm])
 
 
+def completed(pairs: str, sm: int) -> tuple[KernelConfig, Source, Binary]:
+    """The kernel that the command line makes of ``pairs``."""
+    given = read_pairs(pairs)
+    case = defaults.complete(given, ARCHS[sm])
+    assert rules.check(case, ARCHS[sm]) == [] and coverage.missing(case) == []
+    source = render.render(case, ARCHS[sm])
+    return case, source, nvrtc.compile_source(source.text, source.kernel, ARCHS[sm])
+
+
+def found(call: str, binary: Binary) -> list[tuple[str, ...]]:
+    """What follows ``wmma.CALL.sync.aligned.`` in the PTX, word by word."""
+    texts: list[str] = re.findall(rf"\bwmma\.{re.escape(call)}\.sync\.aligned\.([\w.]+)", binary.ptx)
+    return [tuple(text.split(".")) for text in texts]
+
+
 def check(case: KernelConfig, source: Source, binary: Binary) -> None:
     assert "warning" not in binary.log.lower() and "error" not in binary.log.lower()
     assert re.search(rf"\.entry {re.escape(source.kernel)}\(", binary.ptx)
     assert len(re.findall(r"\.entry ", binary.ptx)) == 1
-    acc = case.operation.acc.name
+    o, known = case.operation, derive.values(case)
     shape = f"m{case.inst.m}n{case.inst.n}k{case.inst.k}"
-    products = re.findall(r"wmma\.mma\.sync\.aligned\.row\.row\.(\w+)\.(\w+)\.(\w+)", binary.ptx)
-    assert set(products) == {(shape, acc, acc)}
+    order_a, order_b = ({"r": "row", "c": "col"}[letter] for letter in o.layout)
+    products = found("mma", binary)
+    assert set(products) == {(order_a, order_b, shape, o.acc.name, o.acc.name)}
     assert len(products) % (case.frags.m * case.frags.n * case.k_steps) == 0
-    assert ("cp.async" in binary.ptx) is (case.copy == "cpasync")
-    assert ("bar.sync" in binary.ptx) is (case.feed == "shared")
+    assert set(found("load.a", binary)) == {(order_a, shape, case.feed.value, o.a.name)}
+    assert set(found("load.b", binary)) == {(order_b, shape, case.feed.value, o.a.name)}
+    # Sums are stored where the tile of D is, and come back only where they live there or C is read as a fragment.
+    parked = case.residency is Residency.GLOBAL
+    direct = case.store is Store.DIRECT
+    stores = {"global" if direct else "shared", *(["global"] if parked else [])}
+    assert set(found("store.d", binary)) == {("row", shape, place, o.acc.name) for place in stores}
+    reads_c = {("row", shape, "global", o.acc.name)} if parked or (direct and o.scaled) else set()
+    assert set(found("load.c", binary)) == reads_c
+    copied = set(re.findall(r"cp\.async\.(c[ag])\.shared\.global \[[^]]*\], \[[^]]*\], (\d+);", binary.ptx))
+    widths = {align * o.a.bits // 8 for align in (o.align_a, o.align_b)} if case.copy is Copy.CPASYNC else set()
+    assert copied == {("cg" if width == 16 else "ca", str(width)) for width in widths}
+    assert ("cp.async" in binary.ptx) is (case.copy is Copy.CPASYNC)
+    assert ("bar.sync" in binary.ptx) is (case.feed is Feed.SHARED)
     assert binary.static_shared_bytes == 0
-    threads = derive.values(case)["THREADS"]
-    assert re.search(rf"\.maxntid {threads}\b", binary.ptx)
+    assert re.search(rf"\.maxntid {known['THREADS']}\b", binary.ptx)
+    assert re.search(rf"\.minnctapersm {case.min_blocks}\b", binary.ptx)
 
 
 def test_the_cases_are_legal_but_for_what_the_architectures_lack() -> None:
     refused = {(sm, pairs) for sm, pairs in CASES} - set(LEGAL)
     assert all("cpasync" in pairs and (sm == 75 or "inst=8x32x16" in pairs) for sm, pairs in refused)
-    assert len(LEGAL) == 12 + 28 + 28 + 26
+    assert len(LEGAL) == 12 + 28
 
 
 @pytest.mark.parametrize(("sm", "pairs"), LEGAL)
 def test_a_kernel_compiles_to_tensor_instructions(sm: int, pairs: str) -> None:
     check(*compiled(pairs, sm))
+
+
+@pytest.mark.parametrize("sm", [75, 80, 90, 120])
+@pytest.mark.parametrize("pairs", COMBINATIONS)
+def test_every_shape_with_every_layout_and_accumulator_compiles(pairs: str, sm: int) -> None:
+    # Direct stores of narrow tiles of f16 are illegal; to say so at once spares thousands of preferences.
+    narrow = "inst=32x8x16" in pairs and "acc=f16" in pairs
+    case, source, binary = completed(f"{pairs},store=staged" if narrow else pairs, sm)
+    assert f"inst={case.inst},layout={case.operation.layout},acc={case.operation.acc.name}" == pairs
+    check(case, source, binary)
+
+
+@pytest.mark.parametrize("sm", [75, 90])
+@pytest.mark.parametrize("pairs", PARTS)
+def test_every_part_of_the_templates_compiles(pairs: str, sm: int) -> None:
+    case, source, binary = completed(pairs, sm)
+    held = values_of(case)
+    assert {key: held[key] for key in read_pairs(pairs)} == read_pairs(pairs)
+    check(case, source, binary)
+
+
+def test_no_part_of_the_templates_is_left_out() -> None:
+    cases = [*(config(pairs) for _, pairs in LEGAL), *(defaults.complete(read_pairs(p), ARCHS[90]) for p in PARTS)]
+    made = {key: {str(values_of(case)[key]) for case in cases} for key in ("epilogue", "residency", "store", "copy")}
+    assert made == {
+        "epilogue": set(Epilogue),
+        "residency": set(Residency),
+        "store": set(Store),
+        "copy": set(Copy),
+    }
+    assert {case.raster.order for case in cases} == set(Order)
+    assert {arrange for case in cases for arrange in (case.arrange_a, case.arrange_b)} == set(Arrange)
+    assert {case.fragment_buffers for case in cases} == {1, 2}
 
 
 @pytest.mark.parametrize("sm", [75, 120])

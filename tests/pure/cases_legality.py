@@ -9,6 +9,7 @@ from typing import Any
 from wmmagen import instructions, rules
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.config import (
+    LINEAR,
     Arrange,
     Copy,
     Epilogue,
@@ -17,10 +18,12 @@ from wmmagen.config import (
     KernelConfig,
     Layout,
     Operation,
+    Order,
     Raster,
     Residency,
     Residue,
     Shape,
+    Store,
     build,
     read_pairs,
     values_of,
@@ -44,14 +47,23 @@ BASE = KernelConfig(
     arrange_b=Arrange.ROWS,
     fragment_buffers=1,
     residency=Residency.FRAGMENT,
-    raster=Raster.LINEAR,
+    store=Store.DIRECT,
+    min_blocks=1,
+    raster=LINEAR,
     split_k=1,
 )
 
 
 def config(pairs: str) -> KernelConfig:
     """``BASE`` with the keys of ``pairs`` changed."""
-    return build({**values_of(BASE), **read_pairs(pairs)})
+    given = read_pairs(pairs)
+    return build({**values_of(BASE), **_widest(given), **given})
+
+
+def _widest(given: dict[str, Any]) -> dict[str, int]:
+    """Alignments of 16 bytes of the types that are given."""
+    a, d = given.get("a", F16), given.get("d", F32)
+    return {"align_a": 128 // a.bits, "align_b": 128 // a.bits, "align_d": 128 // d.bits}
 
 
 def broken_ids(case: KernelConfig, arch: Arch | None, *, strict_isa: bool = False) -> list[str]:
@@ -99,16 +111,22 @@ BREAKS: dict[str, Break] = {
     "T103": Break("a=f64,acc=f64,d=f64,inst=16x16x16", "a=f64,acc=f64,d=f64,inst=8x8x4"),
     "T104": Break("a=s4,acc=s32,d=s32,layout=rc,inst=8x8x64,pad_a=32,pad_b=32", f"{_NIBBLES},layout=rc"),
     "T105": Break(f"{_BITS},inst=8x8x256", f"{_BITS},inst=8x8x128,warps=1x1"),
-    "T111": Break("acc=s32", "acc=f16"),
-    "T112": Break("a=bf16,acc=f16", "a=bf16,acc=f32"),
-    "T113": Break("a=f64,acc=f32,d=f64,inst=8x8x4", "a=f64,acc=f64,d=f64,inst=8x8x4"),
+    "T111": Break("acc=s32,store=staged", "acc=f16,store=staged"),
+    "T112": Break("a=bf16,acc=f16,d=f16", "a=bf16,acc=f32"),
+    "T113": Break("a=f64,acc=f32,d=f32,inst=8x8x4", "a=f64,acc=f64,d=f64,inst=8x8x4"),
     "T114": Break(f"{_BYTES},acc=f32", f"{_BYTES},acc=s32,d=s32"),
-    # Row-major B in rows of nibbles breaks the rules of pointers as well, whatever else is chosen.
-    "T121": Break(f"{_NIBBLES},layout=rr,arrange_b=tiles", f"{_NIBBLES},layout=rc,arrange_b=tiles"),
+    # Tiles of nibbles in row-major B are 8 elements wide, which only a pad makes whole 16-byte units.
+    "T121": Break(
+        f"{_NIBBLES},layout=rr,arrange_b=tiles,align_b=8".replace("pad_b=32", "pad_b=24"),
+        f"{_NIBBLES},layout=rc,arrange_b=tiles",
+    ),
+    "T151": Break("acc=f16", "acc=f16,store=staged"),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
     "L201": Break("pad_a=7", "pad_a=8"),
     "L202": Break("pad_b=9", "pad_b=8"),
+    "L203": Break("store=staged,pad_d=2", "store=staged,pad_d=4"),
+    "L213": Break("store=staged,pad_a=16,pad_b=16,pad_d=4", "store=staged,pad_a=16,pad_b=16,pad_d=8", strict=True),
     "L211": Break("pad_a=8,pad_b=16", "pad_a=16,pad_b=16", strict=True),
     "L212": Break("pad_a=16,pad_b=8", "pad_a=16,pad_b=16", strict=True),
     "P301": Break("layout=cr,inst=8x32x16", "layout=cr,inst=8x32x16,warps=1x1,frags=1x4"),
@@ -123,6 +141,9 @@ BREAKS: dict[str, Break] = {
     "R401": Break("warps=8x8", "warps=8x4"),
     # 68 KB and 64 KB: to the byte what a block of sm_75 has.
     "R402": Break("k_steps=4,pad_b=0", "k_steps=4,pad_a=0,pad_b=0", arch=75),
+    "R403": Break(f"{_GLOBAL},warps=4x4,min_blocks=4", f"{_GLOBAL},warps=4x4,min_blocks=3", arch=86),
+    "R404": Break(f"{_GLOBAL},warps=1x1,min_blocks=17", f"{_GLOBAL},warps=1x1,min_blocks=16", arch=86),
+    "R405": Break("k_steps=4,min_blocks=2", "k_steps=4,min_blocks=2", arch=86, keeps_arch=90),
     "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
     "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
     "C503": Break("stages=3", "stages=2"),
@@ -135,6 +156,18 @@ BREAKS: dict[str, Break] = {
     ),
     "C521": Break("k_steps=1,frags=1x4", "k_steps=1,frags=2x4"),
     "C522": Break("k_steps=1,frags=4x1", "k_steps=1,frags=4x2"),
+    "C531": Break("align_a=16", "align_a=8"),
+    "C532": Break("align_b=16", "align_b=8"),
+    "C541": Break(f"{_NIBBLES},layout=rc,align_a=1", f"{_NIBBLES},layout=rc,align_a=2"),
+    "C542": Break(f"{_NIBBLES},layout=rc,align_b=1", f"{_NIBBLES},layout=rc,align_b=2"),
+    "C551": Break("copy=cpasync,align_a=1", "copy=cpasync,align_a=2"),
+    "C552": Break("copy=cpasync,align_b=1", "copy=cpasync,align_b=2"),
+    "X609": Break(f"{_GLOBAL},align_a=4", f"{_GLOBAL},align_a=8"),
+    "X610": Break(f"{_GLOBAL},align_b=4", f"{_GLOBAL},align_b=8"),
+    "X611": Break("align_d=2", "align_d=4"),
+    "X612": Break("store=staged,align_d=8", "store=staged,align_d=4"),
+    "X613": Break("k_steps=1,fragment_buffers=2", "k_steps=2,fragment_buffers=2"),
+    "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
@@ -198,5 +231,18 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "arrange_a": Arrange.ROWS if meaningful else draw.choice(list(Arrange)),
         "arrange_b": Arrange.ROWS if meaningful else draw.choice(list(Arrange)),
         "residency": draw.choice([Residency.FRAGMENT] * 4 + [Residency.GLOBAL]),
+        "store": draw.choice(list(Store)),
+        "fragment_buffers": draw.choice([1, 1, 2]),
+        "min_blocks": draw.choice([1, 1, 1, 2, 20]),
+        "raster": draw.choice([LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 3)]),
     }
+    widest = _widest(values)
+    # An element alone is narrower than some copies can be, two widest copies are wider than any.
+    values |= {key: draw.choice([most] * 6 + [1, 2 * most]) for key, most in widest.items()}
+    if meaningful and values["store"] is Store.DIRECT:
+        values |= {"d": values["acc"], "pad_d": 0, "align_d": _widest({"d": values["acc"]})["align_d"]}
+    if draw.random() < 0.25:
+        # Near to a legal one: on old cards hardly any of the rest is.
+        values = {key: values[key] for key in draw.sample(sorted(values), 3)}
+        values |= _widest(values)
     return build({**values_of(BASE), **values})

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from wmmagen.config import (
     CONFIG_KEYS,
+    LINEAR,
     MAX_COUNT,
     MAX_FRAGS,
+    MAX_MIN_BLOCKS,
     MAX_PAD,
+    MAX_RASTER_WIDTH,
     MAX_SIZE,
     READERS,
     Arrange,
@@ -26,11 +29,13 @@ from wmmagen.config import (
     KernelConfig,
     Layout,
     Operation,
+    Order,
     Problem,
     Raster,
     Residency,
     Residue,
     Shape,
+    Store,
     build,
     is_name,
     name,
@@ -44,10 +49,14 @@ from wmmagen.config import (
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.errors import ConfigError
 
-BASE_NAME = "wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1"
+BASE_NAME = (
+    "wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows"
+    "_fb1_resfrag_direct_mb1_linear_sk1"
+)
 COUNTS = st.integers(1, MAX_COUNT)
 TYPES = st.sampled_from(list(ELEMENT_TYPES.values()))
 PADS = st.integers(0, MAX_PAD)
+ALIGNS = st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128])
 EXTENTS = st.integers(1, 1024)
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -57,6 +66,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "layout": st.sampled_from(Layout),
     "epilogue": st.sampled_from(Epilogue),
     "residue": st.sampled_from(Residue),
+    "align_a": ALIGNS,
+    "align_b": ALIGNS,
+    "align_d": ALIGNS,
     "inst": st.builds(Shape, EXTENTS, EXTENTS, EXTENTS),
     "warps": st.builds(Grid, COUNTS, COUNTS),
     "frags": st.builds(Grid, st.integers(1, MAX_FRAGS), st.integers(1, MAX_FRAGS)),
@@ -71,7 +83,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "arrange_b": st.sampled_from(Arrange),
     "fragment_buffers": st.integers(1, 2),
     "residency": st.sampled_from(Residency),
-    "raster": st.sampled_from(Raster),
+    "store": st.sampled_from(Store),
+    "min_blocks": st.integers(1, MAX_MIN_BLOCKS),
+    "raster": st.just(LINEAR)
+    | st.builds(Raster, st.sampled_from([Order.GROUPED, Order.PANELS]), st.integers(2, MAX_RASTER_WIDTH)),
     "split_k": st.integers(1, 65_535),
 }
 CONFIGS = st.fixed_dictionaries(VALUES).map(build)
@@ -112,23 +127,24 @@ def test_a_change_of_any_one_field_changes_the_name(case: KernelConfig, key: str
 def test_a_name_is_what_is_published() -> None:
     assert name(BASE) == BASE_NAME
     mixed = config(
-        "arrange_b=tiles,raster=panels,residency=global,copy=cpasync,stages=3,split_k=4,d=f16,epilogue=linear"
+        "arrange_b=tiles,raster=panels8,residency=global,copy=cpasync,stages=3,split_k=4,d=f16,epilogue=linear"
     )
     assert name(mixed) == (
-        "wmma_gemm_f16_f32_f16_rr_linear_exact__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resglobal_panels_sk4"
+        "wmma_gemm_f16_f32_f16_rr_linear_exact8__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rowstiles"
+        "_fb1_resglobal_direct_mb1_panels8_sk4"
     )
 
 
 def test_names_are_short_enough() -> None:
     typical = "copy=cpasync,stages=4,pad_a=16,pad_b=16,warps=4x2,k_steps=4"
-    assert len(name(config(typical))) <= 115
-    assert max(len(name(c)) for c in sample(2000, 3)) <= 125
+    assert len(name(config(typical))) <= 130
+    assert max(len(name(c)) for c in sample(2000, 3)) <= 145
     # Every word at its longest, on the longest instruction, with counts that still fit into a block.
     words = (
-        "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped,copy=cpasync,feed=shared"
+        "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped64,copy=cpasync,feed=shared"
     )
     counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4"
-    assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 130
+    assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 145
 
 
 WRONG_NAMES = [

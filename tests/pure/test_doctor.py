@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wmmagen import cache, doctor, nvrtc
+from wmmagen import cache, doctor, nvrtc, sass
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.doctor import Finding, examine, ok
 from wmmagen.errors import CompileError, MissingPiece
@@ -52,6 +52,8 @@ def healthy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(nvrtc, "compile_source", compiled)
     monkeypatch.setattr(nvrtc, "nvjitlink_version", lambda: (13, 4))
     monkeypatch.setattr(nvrtc, "nvjitlink_library", lambda: "")
+    monkeypatch.setattr(sass, "locate", lambda: Path("/bin/nvdisasm"))
+    monkeypatch.setattr(sass, "title", lambda tool: "nvdisasm 13.5")
     monkeypatch.setattr(doctor, "_library_folders", lambda: [tmp_path])
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     return tmp_path
@@ -81,6 +83,7 @@ def test_a_machine_with_everything() -> None:
         ("a WMMA compile for sm_75", "ok", True),
         ("nvJitLink", "ok", False),
         ("cache", "ok", False),
+        ("nvdisasm", "ok", False),
         ("GPU driver", "ok", False),
         ("GPU 0", "ok", False),
         ("GPU 1", "ok", False),
@@ -97,6 +100,7 @@ def test_a_machine_with_everything() -> None:
     )
     assert named["a WMMA compile for sm_75"].detail == "0.25 s, 26 registers"
     assert named["nvJitLink"].detail == "13.4"
+    assert named["nvdisasm"].detail == "13.5, /bin/nvdisasm"
     assert named["GPU 1"].detail == "NVIDIA H200, sm_90, driver 580.95"
     assert named["nvcc"].detail == "/bin/nvcc"
 
@@ -131,6 +135,18 @@ def test_the_cache_is_told_and_never_a_failure(monkeypatch: pytest.MonkeyPatch, 
     assert (finding().state, finding().needed) == ("warning", False)
     assert cache.VARIABLE in finding().fix
     assert ok((finding(),))
+
+
+def test_without_nvdisasm_it_is_still_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> Path:
+        raise MissingPiece("nvdisasm is not here", "get it")
+
+    monkeypatch.setattr(sass, "locate", absent)
+    findings = examine(not_asked, no_driver)
+    found = by_name(findings)["nvdisasm"]
+    assert (found.state, found.needed, found.fix) == ("missing", False, "get it")
+    assert "does not lint" in found.detail
+    assert ok(findings)
 
 
 def test_a_driver_without_a_gpu() -> None:

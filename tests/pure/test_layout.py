@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wmmagen import dtypes as t
-from wmmagen.config import Layout, Operation, Problem
+from wmmagen.config import Epilogue, Layout, Operation, Problem
 from wmmagen.errors import ConfigError
-from wmmagen.layout import Image, bits_dtype, decode, encode, image, images, value_dtype
+from wmmagen.layout import Image, Shifts, bits_dtype, decode, encode, image, images, value_dtype
 
 TYPES = [t.F16, t.BF16, t.TF32, t.F32, t.F64, t.S8, t.U8, t.S32]
 FLOATS = [t.F16, t.BF16, t.TF32, t.F32, t.F64]
@@ -195,3 +196,44 @@ def test_bits_are_a_view() -> None:
     buffer = where.blank()
     where.bits(buffer)[1, 1] = 0
     assert where.unpack(buffer)[1, 1] == 0
+
+
+def test_a_linear_epilogue_has_a_c() -> None:
+    operation = Operation(t.F16, t.F32, t.F16, Layout.RC, Epilogue.LINEAR)
+    problem = Problem(operation, 3, 4, 5, 13, 14, 15, 17)
+    a, b, c, d = images(problem, shifts=Shifts(4, 8, 2))
+    assert [x.offset % 256 for x in (a, b, c, d)] == [4, 8, 2, 2]
+    assert (c.rows, c.cols, c.ld, c.row_major, c.output, c.element) == (3, 4, 17, True, False, t.F16)
+    assert (d.ld, d.output) == (15, True)
+    assert images(replace(problem, beta=0.0, ldc=1))[2].ld == 4
+
+
+@pytest.mark.parametrize("element", TYPES, ids=lambda e: e.name)
+@pytest.mark.parametrize("shift", [8, 16, 32])
+def test_a_shifted_matrix_is_guarded_all_around(element: t.ElementType, shift: int) -> None:
+    where = image(2, 3, 5, element, guard_bytes=256, shift=shift)
+    assert where.offset % 256 == shift
+    buffer = where.pack(ramp(2, 3))
+    assert np.array_equal(where.unpack(buffer), ramp(2, 3))
+    assert where.guard_damage(buffer) is None
+    for byte in (0, where.offset - 1, where.total_bytes - 1):
+        hurt = buffer.copy()
+        hurt[byte] ^= 1
+        assert where.guard_damage(hurt) is not None
+    assert where.total_bytes - where.offset - 10 * element.bits // 8 == 256
+
+
+def test_a_shift_is_whole_elements() -> None:
+    for shift in (1, -2, 256):
+        with pytest.raises(ValueError, match="shift"):
+            image(2, 3, 5, t.F16, shift=shift)
+
+
+@pytest.mark.parametrize("element", FLOATS, ids=lambda e: e.name)
+@pytest.mark.parametrize("row_major", [True, False])
+def test_what_must_not_be_read_is_nan_or_infinite(element: t.ElementType, row_major: bool) -> None:
+    where = image(3, 4, 9, element, row_major=row_major)
+    assert np.isnan(where.unpack(where.unreadable())).all()
+    infinite = where.unreadable(infinite=True)
+    assert set(where.unpack(infinite).ravel().tolist()) == {np.inf, -np.inf}
+    assert where.guard_damage(infinite) is None

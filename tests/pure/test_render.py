@@ -186,7 +186,7 @@ def test_variants_of_one_structure_differ_in_numbers_only(one: str, other: str) 
 def test_numbers_stand_in_the_constants_alone() -> None:
     _, code = code_of(text_of("copy=cpasync,stages=5,pad_a=24")).split("namespace wmma", 1)
     body = re.sub(r"constexpr int[^;]*;|static_assert\([^;]*\);", "", code)
-    # 32 lanes, 16 bytes, 128-byte alignment, and the grid's end are facts of the hardware; 0 to 5 count and enumerate.
+    # 8 bits, 32 lanes, 16 bytes, 128-byte alignment, and the grid's end are facts of the hardware; 0 to 5 count.
     assert set(re.findall(r"(?<![\w.])[0-9]+\b", body)) <= {
         "0",
         "1",
@@ -194,6 +194,7 @@ def test_numbers_stand_in_the_constants_alone() -> None:
         "3",
         "4",
         "5",
+        "8",
         "16",
         "32",
         "128",
@@ -208,18 +209,10 @@ def test_numbers_stand_in_the_constants_alone() -> None:
 #: A value of each key that is known and not made.
 UNMADE = [
     "a=bf16",
-    "acc=f16",
-    "d=f16",
-    "layout=rc",
-    "layout=cc",
-    "epilogue=linear",
+    "a=tf32,inst=16x16x8",
+    "a=s8,acc=s32,d=s32",
+    "a=f64,acc=f64,d=f64,inst=8x8x4",
     "residue=predicated",
-    "arrange_a=tiles",
-    "arrange_b=tiles",
-    "fragment_buffers=2",
-    "residency=global",
-    "raster=grouped",
-    "raster=panels",
     "split_k=2",
 ]
 
@@ -236,7 +229,7 @@ def test_what_is_not_made_yet_is_said(pairs: str) -> None:
 
 
 def test_everything_that_is_missing_is_said_at_once() -> None:
-    sentences = coverage.missing(config("layout=rc,raster=grouped,split_k=2"))
+    sentences = coverage.missing(config("a=bf16,residue=predicated,split_k=2"))
     assert len(sentences) == 3
 
 
@@ -274,7 +267,7 @@ def test_the_symbol_is_the_name_or_what_was_asked_for() -> None:
     source = render.render(config(""), SM80)
     assert source.symbol == str(config("")) and source.kernel == f"{source.symbol}_kernel"
     assert f'extern "C" wmmagen_status {source.symbol}(' in source.text
-    assert f"__launch_bounds__(THREADS) {source.kernel}(" in source.text
+    assert f"__launch_bounds__(THREADS, MIN_BLOCKS) {source.kernel}(" in source.text
     asked = render.render(config(""), SM80, symbol="my_gemm")
     assert (asked.symbol, asked.kernel) == ("my_gemm", "my_gemm_kernel")
     assert 'extern "C" wmmagen_status my_gemm(' in asked.text

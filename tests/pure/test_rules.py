@@ -103,10 +103,10 @@ def test_toolchain_rules_at_their_ends() -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """``m n k lda ldb ldd`` of a call that breaks a rule and of one that just keeps it."""
+    """``m n k lda ldb ldd``, and ``ldc alpha beta``, of a call that breaks a rule and of one that just keeps it."""
 
-    breaks: tuple[int, ...]
-    keeps: tuple[int, ...]
+    breaks: tuple[float, ...]
+    keeps: tuple[float, ...]
     pairs: str = ""
     strict: bool = False
 
@@ -121,6 +121,10 @@ class Addresses:
 
 
 _WIDEST = 128 * 65536
+LINEAR = "epilogue=linear"
+_SAME = {"C_ADDRESS": 4096, "D_ADDRESS": 4096, "BETA": 1}
+#: What a call without factors and with C anywhere is.
+_PLAIN = {"ALPHA": 1, "BETA": 0, "C_ADDRESS": 8192}
 LAUNCHES: dict[str, Call | Addresses] = {
     "N800": Addresses({"M": -128, "N": 0, "K": 0}, {"M": 0, "N": 0, "K": 0}),
     "N801": Call((64, 128, 32, 32, 128, 128), (256, 128, 32, 32, 128, 128)),
@@ -136,6 +140,14 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "L241": Call((128, 128, 32, 24, 128, 128), (128, 128, 32, 32, 128, 128)),
     "L242": Call((128, 128, 32, 32, 120, 128), (128, 128, 32, 32, 128, 128)),
     "L243": Call((128, 128, 32, 32, 128, 124), (128, 128, 32, 32, 128, 128)),
+    "L224": Call((128, 128, 32, 32, 128, 128, 130, 1, 1), (128, 128, 32, 32, 128, 128, 130, 1, 0), LINEAR),
+    "L234": Call(
+        (128, 128, 32, 32, 128, 128, 132, 1, 1),
+        (128, 128, 32, 32, 128, 128, 136, 1, 1),
+        f"{LINEAR},{STRICT}",
+        strict=True,
+    ),
+    "L244": Call((128, 128, 32, 32, 128, 128, 124, 1, 1), (128, 128, 32, 32, 128, 128, 124, 1, 0), LINEAR),
     "P321": Addresses({"A_ADDRESS": 4096 + 8}, {"A_ADDRESS": 4096 + 16}),
     "P322": Addresses({"B_ADDRESS": 4096 + 8}, {"B_ADDRESS": 4096 + 16}),
     "P323": Addresses({"A_ADDRESS": 4096 + 16}, {"A_ADDRESS": 4096 + 32}, GLOBAL),
@@ -144,6 +156,13 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P326": Addresses(
         {"K": 32, "A_ADDRESS": 0, "B_ADDRESS": 256, "D_ADDRESS": 256},
         {"K": 0, "A_ADDRESS": 0, "B_ADDRESS": 0, "D_ADDRESS": 256},
+    ),
+    "P327": Addresses({**_SAME, "LDC": 128, "LDD": 132}, {**_SAME, "LDC": 128, "LDD": 128}, LINEAR),
+    "P328": Addresses(_SAME, {**_SAME, "C_ADDRESS": 512}, f"{LINEAR},residency=global"),
+    "P331": Addresses({"D_ADDRESS": 4096 + 8}, {"D_ADDRESS": 4096 + 16}, "store=staged"),
+    "P332": Addresses({"C_ADDRESS": 4096 + 16, "BETA": 1}, {"C_ADDRESS": 4096 + 32, "BETA": 1}, LINEAR),
+    "P333": Addresses(
+        {"C_ADDRESS": 4096 + 4, "BETA": 1}, {"C_ADDRESS": 4096 + 8, "BETA": 1}, f"{LINEAR},store=staged,align_d=2"
     ),
 }
 
@@ -168,16 +187,25 @@ def test_a_call_that_breaks_one_rule_and_its_neighbour(id: str) -> None:
 def test_numbers_of_a_launcher_that_break_one_rule(id: str) -> None:
     case = LAUNCHES[id]
     assert isinstance(case, Addresses)
-    known = derive.values(config(case.pairs), SM80)
+    known = {**derive.values(config(case.pairs), SM80), **_PLAIN}
     assert [r.id for r in rules.broken({**known, **case.breaks})] == [id]
     assert rules.broken({**known, **case.keeps}) == []
 
 
+ADDRESSES = {name: 256 * number for number, name in enumerate(derive.ADDRESS_NAMES, 1)}
+
+
 @pytest.mark.parametrize("null", ["A_ADDRESS", "B_ADDRESS", "D_ADDRESS"])
-def test_no_matrix_that_holds_elements_is_null(null: str) -> None:
-    known = derive.values(BASE, SM80)
-    addresses = dict.fromkeys(derive.ADDRESS_NAMES, 256)
-    assert [r.id for r in rules.broken({**known, "K": 32, **addresses, null: 0})] == ["P326"]
+def test_no_matrix_that_is_used_is_null(null: str) -> None:
+    known = {**derive.values(BASE, SM80), **_PLAIN, **ADDRESSES}
+    assert [r.id for r in rules.broken({**known, "K": 32, null: 0})] == ["P326"]
+
+
+@pytest.mark.parametrize(("null", "factor"), [("A_ADDRESS", "ALPHA"), ("B_ADDRESS", "ALPHA"), ("C_ADDRESS", "BETA")])
+def test_a_matrix_whose_factor_is_0_may_be_null(null: str, factor: str) -> None:
+    known = {**derive.values(config(LINEAR), SM80), **ADDRESSES, "K": 32, "ALPHA": 1.0, "BETA": 1.0, null: 0}
+    assert [r.id for r in rules.broken(known)] == ["P326"]
+    assert rules.broken({**known, factor: 0.0}) == []
 
 
 @pytest.mark.parametrize("layout", ["rr", "rc", "cr", "cc"])
@@ -347,10 +375,10 @@ def test_pad_8_is_the_guide_s_and_not_the_strict_reading_s(pads: tuple[int, int]
 
 
 def test_the_rule_is_about_the_leading_dimension_and_not_about_the_pad() -> None:
-    # An extent of 24 with a pad of 8 is 32: whole fragments.
+    # A row of 8 with a pad of 8 is 16: whole fragments.
     narrow = "inst=32x8x16,layout=rr,warps=1x1,frags=4x3,arrange_b=tiles,pad_a=16,pad_b=8,k_steps=4"
     known = derive.values(config(narrow), SM80, strict_isa=True)
-    assert known["B_COLS"] == 24 and known["LDS_B"] == 32
+    assert known["B_TILE_COLS"] == 8 and known["LDS_B"] == 16
     assert violations(narrow, strict=True) == []
     assert "L212" in [v.rule.id for v in violations(narrow.replace("pad_b=8", "pad_b=16"), strict=True)]
 

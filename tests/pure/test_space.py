@@ -6,12 +6,16 @@ import itertools
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
+from cases_space import columns_of, random_points, rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wmmagen import arch, coverage, derive, rules, seeds
 from wmmagen import dtypes as t
 from wmmagen.arch import ARCHS
-from wmmagen.config import Copy, Feed, Grid, Operation, Problem, Shape, name, read_pairs
+from wmmagen.config import LINEAR, Copy, Feed, Grid, Layout, Operation, Problem, Shape, name, read_pairs
 from wmmagen.errors import ConfigError, NotGeneratedYet, RequestError
 from wmmagen.space import Space, config_of, point_of
 
@@ -25,19 +29,93 @@ def raw_points(space: Space) -> list[dict[str, object]]:
     return [dict(zip(space.axes, values, strict=True)) for values in itertools.product(*space.axes.values())]
 
 
-@pytest.mark.parametrize(("sm", "operation", "strict"), [(75, F32, False), (80, F16, False), (80, F32, True)])
-@pytest.mark.parametrize(
-    "fixed", ["frags=2x4,k_steps=2,warps=2x2,pad_b=8", "inst=16x16x16,feed=shared,warps=2x2,stages=2,pad_b=8,pad_d=0"]
-)
+#: Axes that each leave a few values open, so that the product can be written out.
+PLAIN = "raster=linear,store=direct,residency=fragment,fragment_buffers=1,min_blocks=1"
+SMALL = {
+    "tiles": f"{PLAIN},warps=2x1,k_steps=2,pad_b=8,pad_d=0,frags=2x4",
+    "one-shape": f"{PLAIN},inst=16x16x16,warps=2x2,stages=2,pad_a=0,pad_b=8,pad_d=0,arrange_b=rows",
+    "staged": "store=staged,raster=linear,frags=4x2,inst=16x16x16,warps=4x2,copy=ld,pad_a=8,pad_b=8,feed=shared",
+    "in-d": "feed=global,raster=panels4,copy=none,stages=1,pad_a=0,pad_b=0,warps=2x2,k_steps=2,frags=2x4",
+    "resident": "inst=8x32x16,frags=4x2,warps=8x2,copy=cpasync,feed=shared,raster=linear,pad_a=8,pad_b=16,k_steps=4",
+    "buffers": "inst=16x16x16,frags=2x2,warps=2x2,raster=linear,pad_a=8,pad_b=0,stages=2,store=staged,min_blocks=3",
+    "rasters": "inst=16x16x16,frags=2x2,warps=2x2,feed=shared,copy=ld,pad_a=8,pad_b=8,k_steps=4,stages=2",
+    "unusual": "warps=3x5,frags=16x5,k_steps=15,pad_a=24,pad_b=4,pad_d=1024,raster=panels7,min_blocks=32,store=direct",
+}
+
+
+@pytest.mark.parametrize(("sm", "operation", "strict"), [(75, F32, False), (80, F16, False), (86, F32, True)])
+@pytest.mark.parametrize("fixed", SMALL)
 def test_a_small_space_is_exactly_what_the_rules_leave(sm: int, operation: Operation, strict: bool, fixed: str) -> None:
-    space = Space(operation, ARCHS[sm], read_pairs(fixed), strict_isa=strict)
+    space = Space(operation, ARCHS[sm], read_pairs(SMALL[fixed]), strict_isa=strict)
     points = [config_of(operation, point) for point in raw_points(space)]
     assert len(points) == space.raw
-    known = [derive.values(config, space.arch, strict_isa=strict) for config in points]
-    broken = [[rule.id for rule in rules.broken(values)] for values in known]
+    broken = [[v.id for v in rules.broken(derive.values(c, space.arch, strict_isa=strict))] for c in points]
+    legal = [c for c, ids in zip(points, broken, strict=True) if not ids]
+    assert list(space.configs()) == legal and len(space) == len(legal)
+    counts = Counter(itertools.chain.from_iterable(broken))
+    assert space.removed == {rule.id: counts[rule.id] for rule in rules.RULES if counts[rule.id]}
+    found = [space.index(c) for c in points]
+    assert [i for i in found if i is not None] == list(range(len(space)))
+    assert [i is None for i in found] == [bool(ids) for ids in broken]
+    assert space.live == {
+        axis: tuple(v for v in values if any(point_of(c)[axis] == v for c in legal))
+        for axis, values in space.axes.items()
+    }
+
+
+@pytest.mark.parametrize("problem", [(96, 160, 48), (64, 64, 64), (7, 7, 7)])
+def test_a_small_space_for_a_problem_is_what_the_rules_leave(problem: tuple[int, int, int]) -> None:
+    asked = Problem.packed(F32, *problem)
+    space = Space(
+        F32,
+        ARCHS[80],
+        read_pairs(
+            "inst=16x16x16,raster=linear,feed=global,copy=none,stages=1,pad_a=0,pad_b=0,"
+            "arrange_a=rows,arrange_b=rows,min_blocks=1,fragment_buffers=1,pad_d=0,store=direct,residency=fragment"
+        ),
+        problem=asked,
+    )
+    points = [config_of(F32, point) for point in raw_points(space)]
+    broken = [[v.rule.id for v in rules.check(c, space.arch, asked)] for c in points]
     assert list(space.configs()) == [c for c, ids in zip(points, broken, strict=True) if not ids]
     counts = Counter(itertools.chain.from_iterable(broken))
     assert space.removed == {rule.id: counts[rule.id] for rule in rules.RULES if counts[rule.id]}
+
+
+def test_what_the_small_spaces_exercise() -> None:
+    spaces = [Space(F32, ARCHS[80], read_pairs(fixed)) for fixed in SMALL.values()]
+    for axis in ("arrange_a", "arrange_b", "store", "residency", "raster", "fragment_buffers", "min_blocks"):
+        held = {value for space in spaces for value in space.live[axis]}
+        assert held >= set(Space(F32, ARCHS[80]).live[axis]), axis
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 2**32), sm=st.sampled_from(SMS), strict=st.booleans(), operation=st.sampled_from([F32, F16]))
+def test_rules_on_columns_of_raw_points_agree_with_ints(seed: int, sm: int, strict: bool, operation: Operation) -> None:
+    space = Space(operation, ARCHS[sm], strict_isa=strict)
+    points = random_points(space, 40, seed)
+    known = derive.extend(columns_of(space, points))
+    singles = [derive.values(config_of(operation, p), space.arch, strict_isa=strict) for p in rows_of(space, points)]
+    for rule in rules.RULES:
+        kept = np.broadcast_to(rule.kept(known), 40)
+        assert kept.tolist() == [bool(rule.kept(single)) for single in singles], rule.id
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        "warps=64x64,frags=16x16,k_steps=64,stages=64,pad_a=1024,pad_b=1024,pad_d=1024,min_blocks=32,raster=linear",
+        "warps=64x1,frags=16x1,k_steps=64,stages=1,pad_a=0,pad_b=1024,pad_d=1024,min_blocks=32,raster=linear",
+    ],
+)
+@pytest.mark.parametrize("layout", list(Layout))
+def test_no_number_of_a_column_overflows(extreme: str, layout: Layout) -> None:
+    operation = Operation(t.F16, t.F32, t.F32, layout)
+    space = Space(operation, ARCHS[90], read_pairs(extreme))
+    points = [config_of(operation, point) for point in raw_points(space)]
+    counts = Counter(rule.id for c in points for rule in rules.broken(derive.values(c, space.arch)))
+    assert space.removed == {rule.id: counts[rule.id] for rule in rules.RULES if counts[rule.id]}
+    assert len(space) == sum(rules.legal(c, space.arch) for c in points)
 
 
 @pytest.mark.parametrize("sm", SMS)
@@ -63,7 +141,7 @@ def test_a_problem_narrows_the_space_to_what_divides_it() -> None:
 
 
 def test_the_order_is_fixed_and_free_of_duplicates() -> None:
-    space = Space(F32, ARCHS[75], read_pairs("feed=shared,inst=16x16x16,pad_a=8,pad_b=8"))
+    space = Space(F32, ARCHS[75], read_pairs(f"{PLAIN},feed=shared,inst=16x16x16,pad_a=8,pad_b=8,arrange_a=tiles"))
     names = [name(c) for c in space.configs()]
     assert len(names) == len(set(names)) == len(space) > 100
     assert names == [name(space.at(i)) for i in range(len(space))]
@@ -78,7 +156,7 @@ def test_samples_are_different_points() -> None:
     space = Space(F32, ARCHS[75])
     sample = space.sample(random.Random(3), 500)
     assert len(set(sample)) == 500 and sample == space.sample(random.Random(3), 500)
-    few = Space(F32, ARCHS[75], read_pairs("inst=16x16x16,warps=2x2,frags=4x4,k_steps=2,pad_a=8,pad_b=8"))
+    few = Space(F32, ARCHS[75], read_pairs(f"{PLAIN},inst=16x16x16,warps=2x2,frags=4x4,k_steps=2"))
     assert sorted(map(name, few.sample(random.Random(0), 10**6))) == sorted(map(name, few.configs()))
 
 
@@ -113,12 +191,16 @@ def test_axes_are_what_is_worth_a_search_and_made() -> None:
 
 
 def test_a_wider_coverage_table_widens_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = Space(F32, ARCHS[80])
-    wider = {k: v for k, v in coverage.GENERATED.items() if k not in ("raster", "fragment_buffers")}
-    monkeypatch.setattr(coverage, "GENERATED", wider)
-    wide = Space(F32, ARCHS[80])
-    assert wide.axes["fragment_buffers"] == (1, 2) and len(wide.axes["raster"]) == 3
-    assert len(wide) == 6 * len(narrow)
+    made = {**coverage.GENERATED, "raster": ("linear", "panels4"), "copy": ("ld",), "split_k": ("1", "4")}
+    monkeypatch.setattr(coverage, "GENERATED", made)
+    other = Space(F32, ARCHS[80])
+    assert other.axes["split_k"] == (1, 4) and len(other.axes["raster"]) == 2 and other.axes["copy"] == (Copy.LD,)
+    # No rule reads a raster or split_k.
+    one = Space(F32, ARCHS[80], {"raster": LINEAR, "copy": Copy.LD, "split_k": 1})
+    assert len(other) == 2 * 2 * len(one)
+    for place in random.Random(0).sample(range(len(other)), 50):
+        config = other.at(place)
+        assert rules.legal(config, other.arch) and other.index(config) == place
 
 
 def test_fixed_keys_are_the_only_value_of_their_axes() -> None:
@@ -144,8 +226,8 @@ def test_a_space_that_cannot_be_swept_says_why() -> None:
         Space(F32, ARCHS[75], problem=Problem.packed(F32, 7, 7, 7)).demand()
     with pytest.raises(NotGeneratedYet, match="a=bf16"):
         Space(Operation(t.BF16, t.F32, t.F32), ARCHS[80]).demand()
-    with pytest.raises(NotGeneratedYet, match="raster=grouped"):
-        Space(F32, ARCHS[75], read_pairs("raster=grouped")).demand()
+    with pytest.raises(NotGeneratedYet, match="split_k=2"):
+        Space(F32, ARCHS[75], read_pairs("split_k=2")).demand()
     with pytest.raises(RequestError, match="T100"):
         Space(Operation(t.F32, t.F32, t.F32), ARCHS[80]).demand()
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -469,11 +470,29 @@ def test_replays_but_the_first_leave_out_the_way_to_the_device() -> None:
         ({"grid": (2**32, 1, 1)}, "a grid of"),
         ({"shared_bytes": -4}, "shared memory"),
         ({"arguments": (Pointer(0), 2**31)}, "argument 1 = 2147483648"),
+        ({"arguments": (Pointer(0), 1e39)}, r"argument 1 = 1e\+39 does not fit a 32-bit float"),
     ],
 )
 def test_numbers_that_the_driver_cannot_be_told(change: dict[str, Any], words: str) -> None:
     card = pytest.importorskip("wmmagen.backends.card")
-    good = Launch("f", (1, 1, 1), (32, 1, 1), 0, (Pointer(0), -(2**31)))
+    good = Launch("f", (1, 1, 1), (32, 1, 1), 0, (Pointer(0), -(2**31), 0.1, float("inf")))
     card._check_numbers(good)
     with pytest.raises(LaunchFault, match=words):
         card._check_numbers(dataclasses.replace(good, **change))
+
+
+def test_arguments_have_the_types_of_c() -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    place = types.SimpleNamespace(_addresses=[512])
+    arguments = [card.Card._argument(place, 0, value) for value in (Pointer(0, 16), 7, 0.1)]
+    assert arguments == [528, np.int32(7), np.float32(0.1)]
+    assert [type(x) for x in arguments] == [int, np.int32, np.float32]
+
+
+def test_a_signature_counts_floats_as_four_bytes() -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    kernel = types.SimpleNamespace(arguments_info=[types.SimpleNamespace(size=size) for size in (8, 4, 4)])
+    launch = Launch("f", (1, 1, 1), (32, 1, 1), 0, (Pointer(0), 3, 0.5))
+    card._check_signature(kernel, launch)
+    with pytest.raises(LaunchFault, match="arguments of"):
+        card._check_signature(kernel, dataclasses.replace(launch, arguments=(Pointer(0), 0.5)))

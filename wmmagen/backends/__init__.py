@@ -38,14 +38,14 @@ class Launch:
         grid: blocks in x, y, z.
         block: threads in x, y, z.
         shared_bytes: dynamic shared memory per block.
-        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``.
+        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``.
     """
 
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    arguments: tuple[Pointer | int, ...]
+    arguments: tuple[Pointer | int | float, ...]
 
 
 class Backend(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,9 +29,10 @@ _LOADED_MODULES = 8
 _INT32 = range(-(2**31), 2**31)
 _DIMENSION = range(1, 2**31)
 _POINTER_BYTES = 8
-_INT_BYTES = 4
+_NUMBER_BYTES = 4
+_FLOAT_MAX = float(np.finfo(np.float32).max)
 
-_Argument = int | np.int32
+_Argument = int | np.int32 | np.float32
 
 
 class DriverError(Exception):
@@ -161,8 +163,10 @@ class Card:
         self._stream.sync()
         return results
 
-    def _argument(self, number: int, value: Pointer | int) -> _Argument:
+    def _argument(self, number: int, value: Pointer | int | float) -> _Argument:
         """The argument in the type by which cuda.core tells its width: a Python int is taken for an address."""
+        if isinstance(value, float):
+            return np.float32(value)
         if not isinstance(value, Pointer):
             return np.int32(value)
         if not 0 <= value.buffer < len(self._addresses):
@@ -182,6 +186,8 @@ def _check_numbers(launch: Launch) -> None:
     for number, value in enumerate(launch.arguments):
         if isinstance(value, int) and value not in _INT32:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit int")
+        if isinstance(value, float) and math.isfinite(value) and abs(value) > _FLOAT_MAX:
+            raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit float")
 
 
 def _check_signature(kernel: Kernel, launch: Launch) -> None:
@@ -191,7 +197,7 @@ def _check_signature(kernel: Kernel, launch: Launch) -> None:
     except NotImplementedError:
         # Drivers before 12.4 do not tell.
         return
-    given = [_POINTER_BYTES if isinstance(value, Pointer) else _INT_BYTES for value in launch.arguments]
+    given = [_POINTER_BYTES if isinstance(value, Pointer) else _NUMBER_BYTES for value in launch.arguments]
     if given != expected:
         raise LaunchFault(f"the kernel takes arguments of {expected} bytes, and the launch gives {given}")
 

@@ -1,7 +1,7 @@
-// wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1
+// wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_direct_mb1_linear_sk1
 //
-// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major; D (M x N) is f32, row-major.
-// Sums are f32. M, N and K are multiples of 64, 64 and 32.
+// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major;
+// D (M x N) is f32, row-major. Sums are f32. M, N and K are multiples of 64, 64 and 32.
 //
 //   block     64 x 64 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 32 x 32 of D
@@ -9,7 +9,7 @@
 //   sums      32 registers of each thread
 //
 // Compile it by `nvcc -arch=sm_75 -c`, or for a later architecture. Made by
-// `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1 --arch sm_75`.
+// `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_direct_mb1_linear_sk1 --arch sm_75`.
 // SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
 
 #include <cuda_fp16.h>
@@ -25,16 +25,20 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int A_BITS = 16;  // bits of an element of A or B
-constexpr int D_BITS = 32;  // bits of an element of D
-constexpr int INST_M = 16;  // one matrix instruction: rows of D
-constexpr int INST_N = 16;  // columns of D
-constexpr int INST_K = 16;  // products that it sums
-constexpr int WARPS_M = 2;  // warps of a block, down
-constexpr int WARPS_N = 2;  // and across
-constexpr int FRAGS_M = 2;  // accumulator fragments of a warp, down
-constexpr int FRAGS_N = 2;  // and across
-constexpr int K_STEPS = 2;  // instructions along K in one slice
+constexpr int A_BITS = 16;     // bits of an element of A or B
+constexpr int D_BITS = 32;     // bits of an element of D
+constexpr int ALIGN_A = 8;     // elements of which A's pointer and lda are multiples, and elements in one copy
+constexpr int ALIGN_B = 8;     // the same of B
+constexpr int ALIGN_D = 4;     // the same of D
+constexpr int INST_M = 16;     // one matrix instruction: rows of D
+constexpr int INST_N = 16;     // columns of D
+constexpr int INST_K = 16;     // products that it sums
+constexpr int WARPS_M = 2;     // warps of a block, down
+constexpr int WARPS_N = 2;     // and across
+constexpr int FRAGS_M = 2;     // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 2;     // and across
+constexpr int K_STEPS = 2;     // instructions along K in one slice
+constexpr int MIN_BLOCKS = 1;  // blocks for which a multiprocessor has registers
 
 constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
 constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
@@ -42,22 +46,33 @@ constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: 
 constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
 constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
 constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
-constexpr int A_TILE_STEP = INST_K;              // from one tile of A to the next in a row
-constexpr int B_TILE_STEP = INST_N;              // from one tile of B to the next in a row
-constexpr int D_TILE_STEP = INST_N;              // from one tile of D to the next in a row
+constexpr int A_TILE_COLS = INST_K;              // elements in a row of it
+constexpr int B_TILE_COLS = INST_N;              // elements in a row of it
+constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
 
 // What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
 static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
                   (INST_M == 32 && INST_N == 8 && INST_K == 16) ||
                   (INST_M == 8 && INST_N == 32 && INST_K == 16),
               "T101 instruction-shape: the instruction has a shape that the hardware has");
-static_assert(A_TILE_STEP * A_BITS % 256 == 0,
+static_assert(A_TILE_COLS * A_BITS % 256 == 0,
               "P303 global-tiles-a: every instruction tile of A in global memory starts on 256 bits");
-static_assert(B_TILE_STEP * A_BITS % 256 == 0,
+static_assert(B_TILE_COLS * A_BITS % 256 == 0,
               "P304 global-tiles-b: every instruction tile of B in global memory starts on 256 bits");
-static_assert(D_TILE_STEP * D_BITS % 256 == 0,
+static_assert(D_TILE_COLS * D_BITS % 256 == 0,
               "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
 static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
+static_assert(ALIGN_A * A_BITS == 128, "X609 fed-alignment-a: align_a is exactly 16 bytes");
+static_assert(ALIGN_B * A_BITS == 128, "X610 fed-alignment-b: align_b is exactly 16 bytes");
+static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+constexpr int MULTIPROCESSOR_THREADS = 1024;  // that reside at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 16;     // that reside at a time
+static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
+              "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
+              "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
+#endif
 
 using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
 using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major>;
@@ -65,7 +80,7 @@ using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, fl
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1_kernel(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel(
     const __half* __restrict__ A, const __half* __restrict__ B, float* __restrict__ D,
     int N, int K, int lda, int ldb, int ldd) {
   // 1. Place: which tile of D this block and this warp compute.
@@ -77,6 +92,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_n
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_m = warp / WARPS_N;
   const int warp_n = warp % WARPS_N;
+  const int warp_row = block_row + warp_m * WARP_M;
+  const int warp_col = block_col + warp_n * WARP_N;
+  float* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
+  const int slices = K / BLOCK_K;
 
   // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
   Accumulator acc[FRAGS_M][FRAGS_N];
@@ -89,9 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_n
   }
 
   // 3. Operands: where this warp's first instruction tiles lie; both walk along K.
-  const __half* a_tile = A + static_cast<long long>(block_row + warp_m * WARP_M) * lda;
-  const __half* b_tile = B + block_col + warp_n * WARP_N;
-  const int slices = K / BLOCK_K;
+  const __half* a_tile = A + static_cast<long long>(warp_row) * lda;
+  const __half* b_tile = B + warp_col;
 
   // 4. Main loop: fragments straight from global memory. K_STEPS instructions deep, so that loads can run ahead.
   for (int slice = 0; slice < slices; ++slice) {
@@ -119,8 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_n
     b_tile += static_cast<long long>(BLOCK_K) * ldb;
   }
 
-  // 5. Epilogue: every warp stores its own tile; offsets that can pass 2^31 are 64 bits wide.
-  float* d_tile = D + static_cast<long long>(block_row + warp_m * WARP_M) * ldd + block_col + warp_n * WARP_N;
+  // 5. Epilogue: every warp stores its own tile.
 #pragma unroll
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
@@ -139,23 +156,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f32_f32_rr_n
 typedef enum wmmagen_status {
   WMMAGEN_OK = 0,                     // launched, or nothing to do
   WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
-  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or no multiple of 16 bytes
-  WMMAGEN_BAD_POINTER = 3,            // null or misaligned
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // null, misaligned, or C where D must not be
   WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
   WMMAGEN_NOT_LAUNCHED = 5            // the launch failed, for example because the device runs no code of this build
 } wmmagen_status;
 #endif
 
-namespace {
-
-constexpr int VECTOR = 128 / A_BITS;    // elements of A or B in 16 bytes
-constexpr int D_VECTOR = 128 / D_BITS;  // elements of D in 16 bytes
-
-}  // namespace
-
 // Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
 // contract is broken it says so and launches nothing; it prints nothing and ends nothing.
-extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1(
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_direct_mb1_linear_sk1(
     const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
   // N800: sizes are not negative
   if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
@@ -167,12 +177,12 @@ extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2
   if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
   // N804: the blocks fit into one grid
   if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
-  // L221: lda is a multiple of 16 bytes
-  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
-  // L222: ldb is a multiple of 16 bytes
-  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
-  // L223: ldd is a multiple of 16 bytes
-  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L221: lda is a multiple of ALIGN_A elements
+  if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of ALIGN_B elements
+  if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of ALIGN_D elements
+  if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L241: lda is at least the extent of a row of A
   if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L242: ldb is at least the extent of a row of B
@@ -192,10 +202,10 @@ extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2
   if (B_address % 32 != 0) return WMMAGEN_BAD_POINTER;
   // P325: D is aligned to 32 bytes
   if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
-  // P326: a matrix that holds elements is not null
+  // P326: a matrix that is read or written is not null
   if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
 
-  const auto kernel = wmma_gemm_f16_f32_f32_rr_none_exact__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_linear_sk1_kernel;
+  const auto kernel = wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel;
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
   launch.blockDim = dim3(THREADS);

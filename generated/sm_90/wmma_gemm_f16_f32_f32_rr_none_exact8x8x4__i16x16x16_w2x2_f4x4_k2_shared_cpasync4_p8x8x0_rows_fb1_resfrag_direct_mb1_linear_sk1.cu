@@ -1,15 +1,15 @@
-// wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1
+// wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_cpasync4_p8x8x0_rows_fb1_resfrag_direct_mb1_linear_sk1
 //
-// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major; D (M x N) is f16, row-major.
-// Sums are f16. M, N and K are multiples of 128, 128 and 32.
+// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major;
+// D (M x N) is f32, row-major. Sums are f32. M, N and K are multiples of 128, 128 and 32.
 //
 //   block     128 x 128 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 64 x 64 of D
-//   shared    37888 bytes, 2 stages
-//   sums      64 registers of each thread
+//   shared    75776 bytes, 4 stages
+//   sums      128 registers of each thread
 //
-// Compile it by `nvcc -arch=sm_75 -c`, or for a later architecture. Made by
-// `wmmagen render wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1 --arch sm_75`.
+// Compile it by `nvcc -arch=sm_90 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_cpasync4_p8x8x0_rows_fb1_resfrag_direct_mb1_linear_sk1 --arch sm_90`.
 // SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
 
 #include <cuda_fp16.h>
@@ -25,19 +25,23 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int A_BITS = 16;  // bits of an element of A or B
-constexpr int D_BITS = 16;  // bits of an element of D
-constexpr int INST_M = 16;  // one matrix instruction: rows of D
-constexpr int INST_N = 16;  // columns of D
-constexpr int INST_K = 16;  // products that it sums
-constexpr int WARPS_M = 2;  // warps of a block, down
-constexpr int WARPS_N = 2;  // and across
-constexpr int FRAGS_M = 4;  // accumulator fragments of a warp, down
-constexpr int FRAGS_N = 4;  // and across
-constexpr int K_STEPS = 2;  // instructions along K in one slice
-constexpr int STAGES = 2;   // slices in shared memory at a time
-constexpr int PAD_A = 8;    // extra elements on a staged row of A
-constexpr int PAD_B = 8;    // and of B
+constexpr int A_BITS = 16;     // bits of an element of A or B
+constexpr int D_BITS = 32;     // bits of an element of D
+constexpr int ALIGN_A = 8;     // elements of which A's pointer and lda are multiples, and elements in one copy
+constexpr int ALIGN_B = 8;     // the same of B
+constexpr int ALIGN_D = 4;     // the same of D
+constexpr int INST_M = 16;     // one matrix instruction: rows of D
+constexpr int INST_N = 16;     // columns of D
+constexpr int INST_K = 16;     // products that it sums
+constexpr int WARPS_M = 2;     // warps of a block, down
+constexpr int WARPS_N = 2;     // and across
+constexpr int FRAGS_M = 4;     // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 4;     // and across
+constexpr int K_STEPS = 2;     // instructions along K in one slice
+constexpr int STAGES = 4;      // slices in shared memory at a time
+constexpr int PAD_A = 8;       // extra elements on a staged row of A
+constexpr int PAD_B = 8;       // and of B
+constexpr int MIN_BLOCKS = 1;  // blocks for which a multiprocessor has registers
 
 constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
 constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
@@ -46,11 +50,11 @@ constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
 constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
 constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
 constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
-constexpr int D_TILE_STEP = INST_N;              // from one tile of D to the next in a row
+constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
 
-constexpr int A_ROWS = BLOCK_M;                                          // the slice of A in shared memory: rows
+constexpr int A_ROWS = BLOCK_M;                                          // the slice of A as it lies: rows
 constexpr int A_COLS = BLOCK_K;                                          // elements in a row of it
-constexpr int B_ROWS = BLOCK_K;                                          // the slice of B in shared memory: rows
+constexpr int B_ROWS = BLOCK_K;                                          // the slice of B as it lies: rows
 constexpr int B_COLS = BLOCK_N;                                          // elements in a row of it
 constexpr int LDS_A = A_COLS + PAD_A;                                    // leading dimension of A in shared memory
 constexpr int LDS_B = B_COLS + PAD_B;                                    // and of B
@@ -61,10 +65,11 @@ constexpr int B_STEP_K = INST_K * LDS_B;                                 // and 
 constexpr int A_STAGE = A_ROWS * LDS_A;                                  // elements of A in one stage
 constexpr int B_STAGE = B_ROWS * LDS_B;                                  // and of B
 constexpr int B_BASE = STAGES * A_STAGE;                                 // where the stages of B begin, in elements
-constexpr int SHARED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // dynamic shared memory of a block
-constexpr int A_ROW_VECTORS = A_COLS / VECTOR;                           // vectors of 16 bytes in a row of A's slice
-constexpr int B_ROW_VECTORS = B_COLS / VECTOR;                           // and of B's
-constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;               // vectors of A that a thread copies per slice
+constexpr int STAGED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // shared memory that the stages take
+constexpr int SHARED_BYTES = STAGED_BYTES;                               // dynamic shared memory of a block
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;                          // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;                          // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;               // copies of A that a thread makes per slice
 constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;               // and of B
 
 // What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
@@ -84,30 +89,64 @@ static_assert(WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0,
               "P302 staged-tiles-b: every instruction tile of the staged B along N starts on 256 bits");
 static_assert(K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0,
               "P307 staged-steps-b: every instruction tile of the staged B along K starts on 256 bits");
-static_assert(D_TILE_STEP * D_BITS % 256 == 0,
+static_assert(D_TILE_COLS * D_BITS % 256 == 0,
               "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
 static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
-static_assert(STAGES <= 2, "C503 ld-stages: registers hold one slice ahead");
-static_assert(A_COLS % VECTOR == 0, "C511 copy-rows-a: a row of A's slice is a whole number of 16-byte vectors");
+static_assert(STAGES >= 2, "C502 cpasync-stages: cp.async fills one buffer while another is read");
+static_assert(A_COLS % ALIGN_A == 0, "C511 copy-rows-a: a row of A's slice is a whole number of copies");
 static_assert(A_ROWS * A_ROW_VECTORS % THREADS == 0,
-              "C521 copy-share-a: the threads share the vectors of A's slice evenly");
-static_assert(B_COLS % VECTOR == 0, "C512 copy-rows-b: a row of B's slice is a whole number of 16-byte vectors");
+              "C521 copy-share-a: the threads share the copies of A's slice evenly");
+static_assert(ALIGN_A * A_BITS <= 128, "C531 widest-copy-a: align_a is at most 16 bytes");
+static_assert(ALIGN_A * A_BITS >= 32, "C551 cpasync-width-a: cp.async copies at least 4 bytes of A");
+static_assert(B_COLS % ALIGN_B == 0, "C512 copy-rows-b: a row of B's slice is a whole number of copies");
 static_assert(B_ROWS * B_ROW_VECTORS % THREADS == 0,
-              "C522 copy-share-b: the threads share the vectors of B's slice evenly");
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-constexpr int MAX_SHARED_BYTES = 65536;  // of a block of sm_75, asked for at the launch
+              "C522 copy-share-b: the threads share the copies of B's slice evenly");
+static_assert(ALIGN_B * A_BITS <= 128, "C532 widest-copy-b: align_b is at most 16 bytes");
+static_assert(ALIGN_B * A_BITS >= 32, "C552 cpasync-width-b: cp.async copies at least 4 bytes of B");
+static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
+#ifdef __CUDA_ARCH__  // the host pass has no architecture
+constexpr int SM = __CUDA_ARCH__ / 10;
+static_assert(SM >= 80, "C501 cpasync-needs-architecture: cp.async needs sm_80");
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr int MAX_SHARED_BYTES = 232448;             // of a block, asked for at the launch
+constexpr int MULTIPROCESSOR_THREADS = 2048;         // that reside at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 32;            // that reside at a time
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 233472;  // of all resident blocks
+constexpr int RESERVED_SHARED_BYTES = 1024;          // that the system takes for each of them
 static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
-              "R402 shared-memory-per-block: the stages fit into the shared memory of a block");
+              "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
+static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
+              "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
+              "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS == 1 || MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES,
+              "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
 #endif
 
 using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
 using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major>;
-using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, __half>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+// Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
+__device__ __forceinline__ void copy_16(__half* to, const __half* from) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+// Closes the copies that this thread has started into a group. Groups end in the order in which they were closed.
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's groups are still on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1_kernel(
-    const __half* __restrict__ A, const __half* __restrict__ B, __half* __restrict__ D,
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_cpasync4_p8x8x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel(
+    const __half* __restrict__ A, const __half* __restrict__ B, float* __restrict__ D,
     int N, int K, int lda, int ldb, int ldd) {
   // 1. Place: which tile of D this block and this warp compute.
   //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
@@ -118,6 +157,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_m = warp / WARPS_N;
   const int warp_n = warp % WARPS_N;
+  const int warp_row = block_row + warp_m * WARP_M;
+  const int warp_col = block_col + warp_n * WARP_N;
+  float* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
+  const int slices = K / BLOCK_K;
 
   // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
   Accumulator acc[FRAGS_M][FRAGS_N];
@@ -125,20 +168,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
     for (int j = 0; j < FRAGS_N; ++j) {
-      wmma::fill_fragment(acc[i][j], __float2half(0.0f));
+      wmma::fill_fragment(acc[i][j], 0.0f);
     }
   }
 
-  // 3. Staging. In every slice a thread copies the same A_COPIES and B_COPIES vectors of 16 bytes, so their places are
-  //    worked out once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
+  // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
+  //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
   extern __shared__ __align__(128) __half shared[];
   const int thread = static_cast<int>(threadIdx.x);
+  const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
   const __half* a_from[A_COPIES];
   int a_to[A_COPIES];
 #pragma unroll
   for (int i = 0; i < A_COPIES; ++i) {
     const int row = (thread + i * THREADS) / A_ROW_VECTORS;
-    const int col = (thread + i * THREADS) % A_ROW_VECTORS * VECTOR;
+    const int col = (thread + i * THREADS) % A_ROW_VECTORS * ALIGN_A;
     a_from[i] = A + static_cast<long long>(block_row + row) * lda + col;
     a_to[i] = row * LDS_A + col;
   }
@@ -147,36 +191,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
 #pragma unroll
   for (int i = 0; i < B_COPIES; ++i) {
     const int row = (thread + i * THREADS) / B_ROW_VECTORS;
-    const int col = (thread + i * THREADS) % B_ROW_VECTORS * VECTOR;
+    const int col = (thread + i * THREADS) % B_ROW_VECTORS * ALIGN_B;
     b_from[i] = B + static_cast<long long>(row) * ldb + block_col + col;
     b_to[i] = row * LDS_B + col;
   }
-  const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
-  const int slices = K / BLOCK_K;
 
-  // A slice on its way waits in registers.
-  int4 a_held[A_COPIES];
-  int4 b_held[B_COPIES];
-  const auto load_slice = [&] {
+  // Starts the copies of the next slice into a stage.
+  const auto copy_slice = [&](int stage) {
 #pragma unroll
     for (int i = 0; i < A_COPIES; ++i) {
-      a_held[i] = *reinterpret_cast<const int4*>(a_from[i]);
+      copy_16(shared + stage * A_STAGE + a_to[i], a_from[i]);
       a_from[i] += BLOCK_K;
     }
 #pragma unroll
     for (int i = 0; i < B_COPIES; ++i) {
-      b_held[i] = *reinterpret_cast<const int4*>(b_from[i]);
+      copy_16(shared + B_BASE + stage * B_STAGE + b_to[i], b_from[i]);
       b_from[i] += b_slice;
-    }
-  };
-  const auto store_slice = [&](int stage) {
-#pragma unroll
-    for (int i = 0; i < A_COPIES; ++i) {
-      *reinterpret_cast<int4*>(shared + stage * A_STAGE + a_to[i]) = a_held[i];
-    }
-#pragma unroll
-    for (int i = 0; i < B_COPIES; ++i) {
-      *reinterpret_cast<int4*>(shared + B_BASE + stage * B_STAGE + b_to[i]) = b_held[i];
     }
   };
 
@@ -207,29 +237,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
     }
   };
 
-  // 4. Prologue: the first slice.
-  if (slices > 0) {
-    load_slice();
-    store_slice(0);
+  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K has
+  //    no such slice, so that counting groups is counting slices.
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < slices) {
+      copy_slice(stage);
+    }
+    close_group();
   }
-  __syncthreads();
 
-  //    Main loop: the loads of the next slice are in flight while this one is multiplied. The buffer they go to was
-  //    last read before the barrier that ended the slice before, so one barrier a slice is enough.
+  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read the
+  //    slice before it, whose stage is the one that is filled next.
+  int read = 0;
+  int fill = STAGES - 1;
   for (int slice = 0; slice < slices; ++slice) {
-    const bool more = slice + 1 < slices;
-    if (more) {
-      load_slice();
-    }
-    multiply_stage(slice % STAGES);
-    if (more) {
-      store_slice((slice + 1) % STAGES);
-    }
+    wait_groups<STAGES - 2>();
     __syncthreads();
+    if (slice + STAGES - 1 < slices) {
+      copy_slice(fill);
+    }
+    close_group();
+    multiply_stage(read);
+    read = read + 1 == STAGES ? 0 : read + 1;
+    fill = fill + 1 == STAGES ? 0 : fill + 1;
   }
 
-  // 5. Epilogue: every warp stores its own tile; offsets that can pass 2^31 are 64 bits wide.
-  __half* d_tile = D + static_cast<long long>(block_row + warp_m * WARP_M) * ldd + block_col + warp_n * WARP_N;
+  // 5. Epilogue: every warp stores its own tile.
 #pragma unroll
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
@@ -248,22 +282,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) wmma_gemm_f16_f16_f16_rr_n
 typedef enum wmmagen_status {
   WMMAGEN_OK = 0,                     // launched, or nothing to do
   WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
-  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or no multiple of 16 bytes
-  WMMAGEN_BAD_POINTER = 3,            // null or misaligned
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // null, misaligned, or C where D must not be
   WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
   WMMAGEN_NOT_LAUNCHED = 5            // the launch failed, for example because the device runs no code of this build
 } wmmagen_status;
 #endif
 
-namespace {
-
-constexpr int D_VECTOR = 128 / D_BITS;  // elements of D in 16 bytes
-
-}  // namespace
-
 // Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
 // contract is broken it says so and launches nothing; it prints nothing and ends nothing.
-extern "C" wmmagen_status wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1(
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_cpasync4_p8x8x0_rows_fb1_resfrag_direct_mb1_linear_sk1(
     const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
   // N800: sizes are not negative
   if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
@@ -275,12 +303,12 @@ extern "C" wmmagen_status wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4
   if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
   // N804: the blocks fit into one grid
   if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
-  // L221: lda is a multiple of 16 bytes
-  if (lda % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
-  // L222: ldb is a multiple of 16 bytes
-  if (ldb % VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
-  // L223: ldd is a multiple of 16 bytes
-  if (ldd % D_VECTOR != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L221: lda is a multiple of ALIGN_A elements
+  if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of ALIGN_B elements
+  if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of ALIGN_D elements
+  if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L241: lda is at least the extent of a row of A
   if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L242: ldb is at least the extent of a row of B
@@ -294,16 +322,16 @@ extern "C" wmmagen_status wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4
   const std::size_t A_address = reinterpret_cast<std::size_t>(A);
   const std::size_t B_address = reinterpret_cast<std::size_t>(B);
   const std::size_t D_address = reinterpret_cast<std::size_t>(D);
-  // P321: A is aligned to 16 bytes
-  if (A_address % 16 != 0) return WMMAGEN_BAD_POINTER;
-  // P322: B is aligned to 16 bytes
-  if (B_address % 16 != 0) return WMMAGEN_BAD_POINTER;
+  // P321: A is aligned to ALIGN_A elements
+  if (A_address % (ALIGN_A * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P322: B is aligned to ALIGN_B elements
+  if (B_address % (ALIGN_B * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
   // P325: D is aligned to 32 bytes
   if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
-  // P326: a matrix that holds elements is not null
+  // P326: a matrix that is read or written is not null
   if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
 
-  const auto kernel = wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_linear_sk1_kernel;
+  const auto kernel = wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f4x4_k2_shared_cpasync4_p8x8x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel;
   // Beyond 48 KB a block gets only what its kernel has asked for.
   const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (asked != cudaSuccess) {
@@ -317,7 +345,7 @@ extern "C" wmmagen_status wmma_gemm_f16_f16_f16_rr_none_exact__i16x16x16_w2x2_f4
   launch.stream = stream;
   const cudaError_t launched =
       cudaLaunchKernelEx(&launch, kernel, static_cast<const __half*>(A), static_cast<const __half*>(B),
-                         static_cast<__half*>(D), N, K, lda, ldb, ldd);
+                         static_cast<float*>(D), N, K, lda, ldb, ldd);
   if (launched != cudaSuccess) {
     cudaGetLastError();
     return WMMAGEN_NOT_LAUNCHED;

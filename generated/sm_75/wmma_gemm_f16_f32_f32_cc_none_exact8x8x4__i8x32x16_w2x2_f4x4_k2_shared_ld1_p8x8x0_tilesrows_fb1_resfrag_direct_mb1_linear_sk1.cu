@@ -1,0 +1,336 @@
+// wmma_gemm_f16_f32_f32_cc_none_exact8x8x4__i8x32x16_w2x2_f4x4_k2_shared_ld1_p8x8x0_tilesrows_fb1_resfrag_direct_mb1_linear_sk1
+//
+// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, column-major;
+// D (M x N) is f32, row-major. Sums are f32. M, N and K are multiples of 64, 256 and 32.
+//
+//   block     64 x 256 of D, 32 of K at a time
+//   threads   128: 2 x 2 warps, each 32 x 128 of D
+//   shared    28672 bytes, 1 stage
+//   sums      128 registers of each thread
+//
+// Compile it by `nvcc -arch=sm_75 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f16_f32_f32_cc_none_exact8x8x4__i8x32x16_w2x2_f4x4_k2_shared_ld1_p8x8x0_tilesrows_fb1_resfrag_direct_mb1_linear_sk1 --arch sm_75`.
+// SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
+
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#endif
+
+namespace {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int A_BITS = 16;     // bits of an element of A or B
+constexpr int D_BITS = 32;     // bits of an element of D
+constexpr int ALIGN_A = 8;     // elements of which A's pointer and lda are multiples, and elements in one copy
+constexpr int ALIGN_B = 8;     // the same of B
+constexpr int ALIGN_D = 4;     // the same of D
+constexpr int INST_M = 8;      // one matrix instruction: rows of D
+constexpr int INST_N = 32;     // columns of D
+constexpr int INST_K = 16;     // products that it sums
+constexpr int WARPS_M = 2;     // warps of a block, down
+constexpr int WARPS_N = 2;     // and across
+constexpr int FRAGS_M = 4;     // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 4;     // and across
+constexpr int K_STEPS = 2;     // instructions along K in one slice
+constexpr int STAGES = 1;      // slices in shared memory at a time
+constexpr int PAD_A = 8;       // extra elements on a staged row of A
+constexpr int PAD_B = 8;       // and of B
+constexpr int MIN_BLOCKS = 1;  // blocks for which a multiprocessor has registers
+
+constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
+constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
+constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: rows
+constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
+constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
+constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
+constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
+constexpr int A_TILE_ROWS = INST_K;              // an instruction tile of A as it lies: rows
+constexpr int A_TILE_COLS = INST_M;              // elements in a row of it
+constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
+
+constexpr int A_ROWS = BLOCK_K;                                          // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_M;                                          // elements in a row of it
+constexpr int B_ROWS = BLOCK_N;                                          // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_K;                                          // elements in a row of it
+constexpr int LDS_A = A_TILE_COLS + PAD_A;                               // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                                    // and of B
+constexpr int A_TILE = A_TILE_ROWS * LDS_A;                              // elements of a staged tile of A
+constexpr int A_STEP_M = K_STEPS * A_TILE;                               // from one staged tile of A to the next on M
+constexpr int A_STEP_K = A_TILE;                                         // and on K
+constexpr int B_STEP_N = INST_N * LDS_B;                                 // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K;                                         // and on K
+constexpr int A_STAGE = WARPS_M * FRAGS_M * A_STEP_M;                    // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                                  // and of B
+constexpr int B_BASE = STAGES * A_STAGE;                                 // where the stages of B begin, in elements
+constexpr int STAGED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // shared memory that the stages take
+constexpr int SHARED_BYTES = STAGED_BYTES;                               // dynamic shared memory of a block
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;                          // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;                          // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;               // copies of A that a thread makes per slice
+constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;               // and of B
+
+// What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
+static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
+                  (INST_M == 32 && INST_N == 8 && INST_K == 16) ||
+                  (INST_M == 8 && INST_N == 32 && INST_K == 16),
+              "T101 instruction-shape: the instruction has a shape that the hardware has");
+static_assert(LDS_A % VECTOR == 0,
+              "L201 staged-ldm-a: the leading dimension of the staged A is a multiple of 16 bytes");
+static_assert(LDS_B % VECTOR == 0,
+              "L202 staged-ldm-b: the leading dimension of the staged B is a multiple of 16 bytes");
+static_assert(WARPS_M * FRAGS_M == 1 || A_STEP_M * A_BITS % 256 == 0,
+              "P301 staged-tiles-a: every instruction tile of the staged A along M starts on 256 bits");
+static_assert(K_STEPS == 1 || A_STEP_K * A_BITS % 256 == 0,
+              "P306 staged-steps-a: every instruction tile of the staged A along K starts on 256 bits");
+static_assert(WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0,
+              "P302 staged-tiles-b: every instruction tile of the staged B along N starts on 256 bits");
+static_assert(K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0,
+              "P307 staged-steps-b: every instruction tile of the staged B along K starts on 256 bits");
+static_assert(D_TILE_COLS * D_BITS % 256 == 0,
+              "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
+static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
+static_assert(STAGES <= 2, "C503 ld-stages: registers hold one slice ahead");
+static_assert(A_COLS % ALIGN_A == 0, "C511 copy-rows-a: a row of A's slice is a whole number of copies");
+static_assert(A_ROWS * A_ROW_VECTORS % THREADS == 0,
+              "C521 copy-share-a: the threads share the copies of A's slice evenly");
+static_assert(ALIGN_A * A_BITS <= 128, "C531 widest-copy-a: align_a is at most 16 bytes");
+static_assert(ALIGN_A * A_BITS % 8 == 0, "C541 whole-bytes-a: a copy of A moves whole bytes");
+static_assert(B_COLS % ALIGN_B == 0, "C512 copy-rows-b: a row of B's slice is a whole number of copies");
+static_assert(B_ROWS * B_ROW_VECTORS % THREADS == 0,
+              "C522 copy-share-b: the threads share the copies of B's slice evenly");
+static_assert(ALIGN_B * A_BITS <= 128, "C532 widest-copy-b: align_b is at most 16 bytes");
+static_assert(ALIGN_B * A_BITS % 8 == 0, "C542 whole-bytes-b: a copy of B moves whole bytes");
+static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+constexpr int MAX_SHARED_BYTES = 65536;             // of a block, asked for at the launch
+constexpr int MULTIPROCESSOR_THREADS = 1024;        // that reside at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 16;           // that reside at a time
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 65536;  // of all resident blocks
+constexpr int RESERVED_SHARED_BYTES = 0;            // that the system takes for each of them
+static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
+              "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
+static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
+              "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
+              "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS == 1 || MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES,
+              "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
+#endif
+
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::col_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::col_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_f32_f32_cc_none_exact8x8x4__i8x32x16_w2x2_f4x4_k2_shared_ld1_p8x8x0_tilesrows_fb1_resfrag_direct_mb1_linear_sk1_kernel(
+    const __half* __restrict__ A, const __half* __restrict__ B, float* __restrict__ D,
+    int N, int K, int lda, int ldb, int ldd) {
+  // 1. Place: which tile of D this block and this warp compute.
+  //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks_n = N / BLOCK_N;
+  const int block_row = block / blocks_n * BLOCK_M;
+  const int block_col = block % blocks_n * BLOCK_N;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_m = warp / WARPS_N;
+  const int warp_n = warp % WARPS_N;
+  const int warp_row = block_row + warp_m * WARP_M;
+  const int warp_col = block_col + warp_n * WARP_N;
+  float* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
+  const int slices = K / BLOCK_K;
+
+  // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
+  Accumulator acc[FRAGS_M][FRAGS_N];
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::fill_fragment(acc[i][j], 0.0f);
+    }
+  }
+
+  // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
+  //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
+  extern __shared__ __align__(128) __half shared[];
+  const int thread = static_cast<int>(threadIdx.x);
+  const long long a_slice = static_cast<long long>(BLOCK_K) * lda;
+  const __half* a_from[A_COPIES];
+  int a_to[A_COPIES];
+#pragma unroll
+  for (int i = 0; i < A_COPIES; ++i) {
+    const int row = (thread + i * THREADS) / A_ROW_VECTORS;
+    const int col = (thread + i * THREADS) % A_ROW_VECTORS * ALIGN_A;
+    a_from[i] = A + static_cast<long long>(row) * lda + block_row + col;
+    a_to[i] = row / A_TILE_ROWS * A_STEP_K + row % A_TILE_ROWS * LDS_A +
+              col / A_TILE_COLS * A_STEP_M + col % A_TILE_COLS;
+  }
+  const __half* b_from[B_COPIES];
+  int b_to[B_COPIES];
+#pragma unroll
+  for (int i = 0; i < B_COPIES; ++i) {
+    const int row = (thread + i * THREADS) / B_ROW_VECTORS;
+    const int col = (thread + i * THREADS) % B_ROW_VECTORS * ALIGN_B;
+    b_from[i] = B + static_cast<long long>(block_col + row) * ldb + col;
+    b_to[i] = row * LDS_B + col;
+  }
+
+  // A slice on its way waits in registers.
+  int4 a_held[A_COPIES];
+  int4 b_held[B_COPIES];
+  const auto load_slice = [&] {
+#pragma unroll
+    for (int i = 0; i < A_COPIES; ++i) {
+      a_held[i] = *reinterpret_cast<const int4*>(a_from[i]);
+      a_from[i] += a_slice;
+    }
+#pragma unroll
+    for (int i = 0; i < B_COPIES; ++i) {
+      b_held[i] = *reinterpret_cast<const int4*>(b_from[i]);
+      b_from[i] += BLOCK_K;
+    }
+  };
+  const auto store_slice = [&](int stage) {
+#pragma unroll
+    for (int i = 0; i < A_COPIES; ++i) {
+      *reinterpret_cast<int4*>(shared + stage * A_STAGE + a_to[i]) = a_held[i];
+    }
+#pragma unroll
+    for (int i = 0; i < B_COPIES; ++i) {
+      *reinterpret_cast<int4*>(shared + B_BASE + stage * B_STAGE + b_to[i]) = b_held[i];
+    }
+  };
+
+  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
+  // compiler that they are shared memory, and the fragment loads would become generic ones.
+  const auto multiply_stage = [&](int stage) {
+    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+#pragma unroll
+    for (int k = 0; k < K_STEPS; ++k) {
+      FragmentA a[FRAGS_M];
+      FragmentB b[FRAGS_N];
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+        wmma::load_matrix_sync(a[i], a_tile + i * A_STEP_M + k * A_STEP_K, LDS_A);
+      }
+#pragma unroll
+      for (int j = 0; j < FRAGS_N; ++j) {
+        wmma::load_matrix_sync(b[j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
+      }
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);
+        }
+      }
+    }
+  };
+
+  // 4. Main loop: one buffer, so the block stops twice a slice, before it is overwritten and before it is read.
+  for (int slice = 0; slice < slices; ++slice) {
+    load_slice();
+    __syncthreads();  // every warp has read the slice before this one
+    store_slice(0);
+    __syncthreads();  // the slice is there for every warp
+    multiply_stage(0);
+  }
+
+  // 5. Epilogue: every warp stores its own tile.
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::store_matrix_sync(d_tile + static_cast<long long>(i * INST_M) * ldd + j * INST_N, acc[i][j], ldd,
+                              wmma::mem_row_major);
+    }
+  }
+}
+
+#ifndef __CUDACC_RTC__
+
+#ifndef WMMAGEN_STATUS
+#define WMMAGEN_STATUS
+// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once.
+typedef enum wmmagen_status {
+  WMMAGEN_OK = 0,                     // launched, or nothing to do
+  WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // null, misaligned, or C where D must not be
+  WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
+  WMMAGEN_NOT_LAUNCHED = 5            // the launch failed, for example because the device runs no code of this build
+} wmmagen_status;
+#endif
+
+// Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_cc_none_exact8x8x4__i8x32x16_w2x2_f4x4_k2_shared_ld1_p8x8x0_tilesrows_fb1_resfrag_direct_mb1_linear_sk1(
+    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
+  // N800: sizes are not negative
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
+  // L221: lda is a multiple of ALIGN_A elements
+  if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of ALIGN_B elements
+  if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of ALIGN_D elements
+  if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L241: lda is at least the extent of a row of A
+  if (lda < M) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L242: ldb is at least the extent of a row of B
+  if (ldb < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L243: ldd is at least the N columns of D
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+
+  // Without M or N, D has no element.
+  if (M == 0 || N == 0) return WMMAGEN_OK;
+
+  const std::size_t A_address = reinterpret_cast<std::size_t>(A);
+  const std::size_t B_address = reinterpret_cast<std::size_t>(B);
+  const std::size_t D_address = reinterpret_cast<std::size_t>(D);
+  // P321: A is aligned to ALIGN_A elements
+  if (A_address % (ALIGN_A * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P322: B is aligned to ALIGN_B elements
+  if (B_address % (ALIGN_B * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P325: D is aligned to 32 bytes
+  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P326: a matrix that is read or written is not null
+  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
+
+  const auto kernel = wmma_gemm_f16_f32_f32_cc_none_exact8x8x4__i8x32x16_w2x2_f4x4_k2_shared_ld1_p8x8x0_tilesrows_fb1_resfrag_direct_mb1_linear_sk1_kernel;
+  // Beyond 48 KB a block gets only what its kernel has asked for.
+  const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  if (asked != cudaSuccess) {
+    cudaGetLastError();  // it is told by the status, and not once more to whoever asks next
+    return asked == cudaErrorInvalidValue ? WMMAGEN_NO_SHARED_MEMORY : WMMAGEN_NOT_LAUNCHED;
+  }
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
+  launch.blockDim = dim3(THREADS);
+  launch.dynamicSmemBytes = SHARED_BYTES;
+  launch.stream = stream;
+  const cudaError_t launched =
+      cudaLaunchKernelEx(&launch, kernel, static_cast<const __half*>(A), static_cast<const __half*>(B),
+                         static_cast<float*>(D), N, K, lda, ldb, ldd);
+  if (launched != cudaSuccess) {
+    cudaGetLastError();
+    return WMMAGEN_NOT_LAUNCHED;
+  }
+  return WMMAGEN_OK;
+}
+
+#endif  // __CUDACC_RTC__

@@ -1,0 +1,426 @@
+// wmma_gemm_f16_f32_f16_rc_linear_exact8__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_grouped8_sk1
+//
+// D = alpha * A * B + beta * C on tensor cores. A (M x K) and B (K x N) are f16, row-major and column-major;
+// C and D (M x N) are f16, row-major. Sums are f32. M, N and K are multiples of 64, 128 and 32.
+//
+//   block     64 x 128 of D, 32 of K at a time
+//   threads   128: 2 x 2 warps, each 32 x 64 of D
+//   shared    46080 bytes, 3 stages
+//   sums      64 registers of each thread
+//
+// Compile it by `nvcc -arch=sm_80 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f16_f32_f16_rc_linear_exact8__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_grouped8_sk1 --arch sm_80`.
+// SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
+
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#endif
+
+namespace {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int A_BITS = 16;       // bits of an element of A or B
+constexpr int ACC_BITS = 32;     // bits of an element of the accumulator
+constexpr int D_BITS = 16;       // bits of an element of D
+constexpr int ALIGN_A = 8;       // elements of which A's pointer and lda are multiples, and elements in one copy
+constexpr int ALIGN_B = 8;       // the same of B
+constexpr int ALIGN_D = 8;       // the same of D
+constexpr int INST_M = 16;       // one matrix instruction: rows of D
+constexpr int INST_N = 16;       // columns of D
+constexpr int INST_K = 16;       // products that it sums
+constexpr int WARPS_M = 2;       // warps of a block, down
+constexpr int WARPS_N = 2;       // and across
+constexpr int FRAGS_M = 2;       // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 4;       // and across
+constexpr int K_STEPS = 2;       // instructions along K in one slice
+constexpr int STAGES = 3;        // slices in shared memory at a time
+constexpr int PAD_A = 8;         // extra elements on a staged row of A
+constexpr int PAD_B = 8;         // and of B
+constexpr int PAD_D = 4;         // and of D, in elements of the accumulator
+constexpr int MIN_BLOCKS = 1;    // blocks for which a multiprocessor has registers
+constexpr int RASTER_WIDTH = 8;  // block rows in a group, or block columns in a panel
+
+constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
+constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
+constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: rows
+constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
+constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
+constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
+constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
+constexpr int ACC_VECTOR = 128 / ACC_BITS;       // elements of the accumulator in 16 bytes
+constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
+
+constexpr int A_ROWS = BLOCK_M;                                                     // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_K;                                                     // elements in a row of it
+constexpr int B_ROWS = BLOCK_N;                                                     // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_K;                                                     // elements in a row of it
+constexpr int LDS_A = A_COLS + PAD_A;                                               // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                                               // and of B
+constexpr int LDS_D = D_TILE_COLS + PAD_D;                                          // and of a staged tile of D
+constexpr int D_TILE = INST_M * LDS_D;                                              // and of D
+constexpr int A_STEP_M = INST_M * LDS_A;                                            // from one staged tile of A to the next on M
+constexpr int A_STEP_K = INST_K;                                                    // and on K
+constexpr int B_STEP_N = INST_N * LDS_B;                                            // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K;                                                    // and on K
+constexpr int A_STAGE = A_ROWS * LDS_A;                                             // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                                             // and of B
+constexpr int B_BASE = STAGES * A_STAGE;                                            // where the stages of B begin, in elements
+constexpr int STAGED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;             // shared memory that the stages take
+constexpr int D_STRIP = FRAGS_N * D_TILE;                                           // elements of D that a warp stages at a time: one row of its tiles
+constexpr int D_BYTES = WARPS_M * WARPS_N * D_STRIP * ACC_BITS / 8;                 // shared memory that D takes after them
+constexpr int SHARED_BYTES = STAGED_BYTES > D_BYTES ? STAGED_BYTES : D_BYTES;       // dynamic shared memory of a block
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;                                     // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;                                     // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;                          // copies of A that a thread makes per slice
+constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;                          // and of B
+constexpr int D_ROW_VECTORS = WARP_N / ALIGN_D;                                     // stores that make a row of a warp's tile of D
+constexpr int OUTPUT_BYTES = ALIGN_D * D_BITS / 8;                                  // one store of D, or one load of C
+constexpr int SUMS_BYTES = ALIGN_D * ACC_BITS < 128 ? ALIGN_D * ACC_BITS / 8 : 16;  // what a lane reads of a staged row at a time
+constexpr int D_STORES = INST_M * D_ROW_VECTORS / 32;                               // stores of a lane for one row of tiles
+
+// What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
+static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
+                  (INST_M == 32 && INST_N == 8 && INST_K == 16) ||
+                  (INST_M == 8 && INST_N == 32 && INST_K == 16),
+              "T101 instruction-shape: the instruction has a shape that the hardware has");
+static_assert(LDS_A % VECTOR == 0,
+              "L201 staged-ldm-a: the leading dimension of the staged A is a multiple of 16 bytes");
+static_assert(LDS_B % VECTOR == 0,
+              "L202 staged-ldm-b: the leading dimension of the staged B is a multiple of 16 bytes");
+static_assert(LDS_D % ACC_VECTOR == 0,
+              "L203 staged-ldm-d: the leading dimension of a staged tile of D is a multiple of 16 bytes");
+static_assert(WARPS_M * FRAGS_M == 1 || A_STEP_M * A_BITS % 256 == 0,
+              "P301 staged-tiles-a: every instruction tile of the staged A along M starts on 256 bits");
+static_assert(K_STEPS == 1 || A_STEP_K * A_BITS % 256 == 0,
+              "P306 staged-steps-a: every instruction tile of the staged A along K starts on 256 bits");
+static_assert(WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0,
+              "P302 staged-tiles-b: every instruction tile of the staged B along N starts on 256 bits");
+static_assert(K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0,
+              "P307 staged-steps-b: every instruction tile of the staged B along K starts on 256 bits");
+static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
+static_assert(STAGES >= 2, "C502 cpasync-stages: cp.async fills one buffer while another is read");
+static_assert(A_COLS % ALIGN_A == 0, "C511 copy-rows-a: a row of A's slice is a whole number of copies");
+static_assert(A_ROWS * A_ROW_VECTORS % THREADS == 0,
+              "C521 copy-share-a: the threads share the copies of A's slice evenly");
+static_assert(ALIGN_A * A_BITS <= 128, "C531 widest-copy-a: align_a is at most 16 bytes");
+static_assert(ALIGN_A * A_BITS >= 32, "C551 cpasync-width-a: cp.async copies at least 4 bytes of A");
+static_assert(B_COLS % ALIGN_B == 0, "C512 copy-rows-b: a row of B's slice is a whole number of copies");
+static_assert(B_ROWS * B_ROW_VECTORS % THREADS == 0,
+              "C522 copy-share-b: the threads share the copies of B's slice evenly");
+static_assert(ALIGN_B * A_BITS <= 128, "C532 widest-copy-b: align_b is at most 16 bytes");
+static_assert(ALIGN_B * A_BITS >= 32, "C552 cpasync-width-b: cp.async copies at least 4 bytes of B");
+static_assert(ALIGN_D * D_BITS <= 128, "X612 widest-store-d: align_d is at most 16 bytes");
+#ifdef __CUDA_ARCH__  // the host pass has no architecture
+constexpr int SM = __CUDA_ARCH__ / 10;
+static_assert(SM >= 80, "C501 cpasync-needs-architecture: cp.async needs sm_80");
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+constexpr int MAX_SHARED_BYTES = 166912;             // of a block, asked for at the launch
+constexpr int MULTIPROCESSOR_THREADS = 2048;         // that reside at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 32;            // that reside at a time
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 167936;  // of all resident blocks
+constexpr int RESERVED_SHARED_BYTES = 1024;          // that the system takes for each of them
+static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
+              "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
+static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
+              "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
+              "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS == 1 || MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES,
+              "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
+#endif
+
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::col_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+// Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
+__device__ __forceinline__ void copy_16(__half* to, const __half* from) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+// Closes the copies that this thread has started into a group. Groups end in the order in which they were closed.
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's groups are still on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// What a lane reads of a staged row of sums, and what it makes of them in a row of D.
+struct alignas(SUMS_BYTES) Sums {
+  float of[ALIGN_D];
+};
+struct alignas(OUTPUT_BYTES) Outputs {
+  __half of[ALIGN_D];
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_f32_f16_rc_linear_exact8__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_grouped8_sk1_kernel(
+    const __half* __restrict__ A, const __half* __restrict__ B, const __half* C, __half* D,
+    int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta) {
+  // 1. Place: which tile of D this block and this warp compute.
+  //    Blocks are numbered in one dimension, because a grid's other dimensions end at 65,535: group after group of
+  //    RASTER_WIDTH block rows, each down its columns, so that blocks at work together share rows of A and columns of B.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks_n = N / BLOCK_N;
+  const int blocks_m = static_cast<int>(gridDim.x) / blocks_n;
+  const int group_rows = min(RASTER_WIDTH, blocks_m);
+  const int group_row = block / (group_rows * blocks_n) * group_rows;
+  const int in_group = block % (group_rows * blocks_n);
+  const int rows = min(group_rows, blocks_m - group_row);  // the last group may be a smaller one
+  const int block_row = (group_row + in_group % rows) * BLOCK_M;
+  const int block_col = in_group / rows * BLOCK_N;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_m = warp / WARPS_N;
+  const int warp_n = warp % WARPS_N;
+  const int warp_row = block_row + warp_m * WARP_M;
+  const int warp_col = block_col + warp_n * WARP_N;
+  __half* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
+  // Without alpha no product counts, and neither A nor B is read.
+  const int slices = alpha == 0 ? 0 : K / BLOCK_K;
+
+  // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
+  Accumulator acc[FRAGS_M][FRAGS_N];
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::fill_fragment(acc[i][j], 0.0f);
+    }
+  }
+
+  // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
+  //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
+  extern __shared__ __align__(128) __half shared[];
+  const int thread = static_cast<int>(threadIdx.x);
+  const __half* a_from[A_COPIES];
+  int a_to[A_COPIES];
+#pragma unroll
+  for (int i = 0; i < A_COPIES; ++i) {
+    const int row = (thread + i * THREADS) / A_ROW_VECTORS;
+    const int col = (thread + i * THREADS) % A_ROW_VECTORS * ALIGN_A;
+    a_from[i] = A + static_cast<long long>(block_row + row) * lda + col;
+    a_to[i] = row * LDS_A + col;
+  }
+  const __half* b_from[B_COPIES];
+  int b_to[B_COPIES];
+#pragma unroll
+  for (int i = 0; i < B_COPIES; ++i) {
+    const int row = (thread + i * THREADS) / B_ROW_VECTORS;
+    const int col = (thread + i * THREADS) % B_ROW_VECTORS * ALIGN_B;
+    b_from[i] = B + static_cast<long long>(block_col + row) * ldb + col;
+    b_to[i] = row * LDS_B + col;
+  }
+
+  // Starts the copies of the next slice into a stage.
+  const auto copy_slice = [&](int stage) {
+#pragma unroll
+    for (int i = 0; i < A_COPIES; ++i) {
+      copy_16(shared + stage * A_STAGE + a_to[i], a_from[i]);
+      a_from[i] += BLOCK_K;
+    }
+#pragma unroll
+    for (int i = 0; i < B_COPIES; ++i) {
+      copy_16(shared + B_BASE + stage * B_STAGE + b_to[i], b_from[i]);
+      b_from[i] += BLOCK_K;
+    }
+  };
+
+  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
+  // compiler that they are shared memory, and the fragment loads would become generic ones.
+  const auto multiply_stage = [&](int stage) {
+    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+    FragmentA a[2][FRAGS_M];
+    FragmentB b[2][FRAGS_N];
+    const auto load_step = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+        wmma::load_matrix_sync(a[k % 2][i], a_tile + i * A_STEP_M + k * A_STEP_K, LDS_A);
+      }
+#pragma unroll
+      for (int j = 0; j < FRAGS_N; ++j) {
+        wmma::load_matrix_sync(b[k % 2][j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
+      }
+    };
+    load_step(0);
+#pragma unroll
+    for (int k = 0; k < K_STEPS; ++k) {
+      if (k + 1 < K_STEPS) {
+        load_step(k + 1);  // on its way while this step is multiplied
+      }
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], a[k % 2][i], b[k % 2][j], acc[i][j]);
+        }
+      }
+    }
+  };
+
+  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K has
+  //    no such slice, so that counting groups is counting slices.
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < slices) {
+      copy_slice(stage);
+    }
+    close_group();
+  }
+
+  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read the
+  //    slice before it, whose stage is the one that is filled next.
+  int read = 0;
+  int fill = STAGES - 1;
+  for (int slice = 0; slice < slices; ++slice) {
+    wait_groups<STAGES - 2>();
+    __syncthreads();
+    if (slice + STAGES - 1 < slices) {
+      copy_slice(fill);
+    }
+    close_group();
+    multiply_stage(read);
+    read = read + 1 == STAGES ? 0 : read + 1;
+    fill = fill + 1 == STAGES ? 0 : fill + 1;
+  }
+
+  // 5. Epilogue: each warp's tiles of D pass through shared memory, one row of tiles at a time. Which lane holds which
+  //    element of a fragment is not specified; read back from there, rows can be converted and stored in vectors.
+  const __half* c_tile = C + static_cast<long long>(warp_row) * ldc + warp_col;
+  __syncthreads();  // every warp has read the last slice, which lay where the strips lie now
+  float* strip = reinterpret_cast<float*>(shared) + warp * D_STRIP;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::store_matrix_sync(strip + j * D_TILE, acc[i][j], LDS_D, wmma::mem_row_major);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int s = 0; s < D_STORES; ++s) {
+      const int strip_row = (lane + s * 32) / D_ROW_VECTORS;
+      const int col = (lane + s * 32) % D_ROW_VECTORS * ALIGN_D;
+      const int row = i * INST_M + strip_row;
+      const Sums sums =
+          *reinterpret_cast<const Sums*>(strip + col / INST_N * D_TILE + strip_row * LDS_D + col % INST_N);
+      Outputs out;
+      if (beta == 0) {  // C is not read: what it holds, a NaN perhaps, does not count
+#pragma unroll
+        for (int e = 0; e < ALIGN_D; ++e) {
+          out.of[e] = __float2half(alpha * (sums.of[e]));
+        }
+      } else {
+        const Outputs c = *reinterpret_cast<const Outputs*>(c_tile + static_cast<long long>(row) * ldc + col);
+#pragma unroll
+        for (int e = 0; e < ALIGN_D; ++e) {
+          out.of[e] = __float2half(alpha * (sums.of[e]) + beta * __half2float(c.of[e]));
+        }
+      }
+      *reinterpret_cast<Outputs*>(d_tile + static_cast<long long>(row) * ldd + col) = out;
+    }
+    __syncwarp();  // the strip is read before the next row of tiles overwrites it
+  }
+}
+
+#ifndef __CUDACC_RTC__
+
+#ifndef WMMAGEN_STATUS
+#define WMMAGEN_STATUS
+// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once.
+typedef enum wmmagen_status {
+  WMMAGEN_OK = 0,                     // launched, or nothing to do
+  WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // null, misaligned, or C where D must not be
+  WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
+  WMMAGEN_NOT_LAUNCHED = 5            // the launch failed, for example because the device runs no code of this build
+} wmmagen_status;
+#endif
+
+// Starts D = alpha * A * B + beta * C on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f16_rc_linear_exact8__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_grouped8_sk1(
+    const void* A, const void* B, const void* C, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta, cudaStream_t stream) {
+  // N800: sizes are not negative
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
+  // L221: lda is a multiple of ALIGN_A elements
+  if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of ALIGN_B elements
+  if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of ALIGN_D elements
+  if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L224: ldc is a multiple of ALIGN_D elements
+  if (beta != 0 && ldc % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L241: lda is at least the extent of a row of A
+  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L242: ldb is at least the extent of a row of B
+  if (ldb < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L243: ldd is at least the N columns of D
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L244: ldc is at least the N columns of C
+  if (beta != 0 && ldc < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+
+  // Without M or N, D has no element.
+  if (M == 0 || N == 0) return WMMAGEN_OK;
+
+  const std::size_t A_address = reinterpret_cast<std::size_t>(A);
+  const std::size_t B_address = reinterpret_cast<std::size_t>(B);
+  const std::size_t C_address = reinterpret_cast<std::size_t>(C);
+  const std::size_t D_address = reinterpret_cast<std::size_t>(D);
+  // P321: A is aligned to ALIGN_A elements
+  if (A_address % (ALIGN_A * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P322: B is aligned to ALIGN_B elements
+  if (B_address % (ALIGN_B * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P331: D is aligned to ALIGN_D elements
+  if (D_address % (ALIGN_D * D_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P333: C is aligned to ALIGN_D elements
+  if (beta != 0 && C_address % (ALIGN_D * D_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P326: a matrix that is read or written is not null
+  if (D_address == 0 || (K != 0 && alpha != 0 && (A_address == 0 || B_address == 0)) || (beta != 0 && C_address == 0)) return WMMAGEN_BAD_POINTER;
+  // P327: a C that is D has D's leading dimension
+  if (beta != 0 && C_address == D_address && ldc != ldd) return WMMAGEN_BAD_POINTER;
+
+  const auto kernel = wmma_gemm_f16_f32_f16_rc_linear_exact8__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_grouped8_sk1_kernel;
+  // Beyond 48 KB a block gets only what its kernel has asked for.
+  const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  if (asked != cudaSuccess) {
+    cudaGetLastError();  // it is told by the status, and not once more to whoever asks next
+    return asked == cudaErrorInvalidValue ? WMMAGEN_NO_SHARED_MEMORY : WMMAGEN_NOT_LAUNCHED;
+  }
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
+  launch.blockDim = dim3(THREADS);
+  launch.dynamicSmemBytes = SHARED_BYTES;
+  launch.stream = stream;
+  const cudaError_t launched =
+      cudaLaunchKernelEx(&launch, kernel, static_cast<const __half*>(A), static_cast<const __half*>(B),
+                         static_cast<const __half*>(C), static_cast<__half*>(D), N, K, lda, ldb, ldc, ldd,
+                         alpha, beta);
+  if (launched != cudaSuccess) {
+    cudaGetLastError();
+    return WMMAGEN_NOT_LAUNCHED;
+  }
+  return WMMAGEN_OK;
+}
+
+#endif  // __CUDACC_RTC__
