@@ -88,12 +88,12 @@ def compiled(pairs: str, sm: int, *, strict: bool = False) -> tuple[KernelConfig
     return case, source, nvrtc.compile_source(source.text, source.kernel, ARCHS[sm])
 
 
-def completed(pairs: str, sm: int) -> tuple[KernelConfig, Source, Binary]:
+def completed(pairs: str, sm: int, *, strict: bool = False) -> tuple[KernelConfig, Source, Binary]:
     """The kernel that the command line makes of ``pairs``."""
     given = read_pairs(pairs)
-    case = defaults.complete(given, ARCHS[sm])
-    assert rules.check(case, ARCHS[sm]) == [] and coverage.missing(case) == []
-    source = render.render(case, ARCHS[sm])
+    case = defaults.complete(given, ARCHS[sm], strict_isa=strict)
+    assert rules.check(case, ARCHS[sm], strict_isa=strict) == [] and coverage.missing(case) == []
+    source = render.render(case, ARCHS[sm], strict_isa=strict)
     return case, source, nvrtc.compile_source(source.text, source.kernel, ARCHS[sm])
 
 
@@ -149,6 +149,13 @@ def test_every_shape_with_every_layout_and_accumulator_compiles(pairs: str, sm: 
     # Direct stores of narrow tiles of f16 are illegal; to say so at once spares thousands of preferences.
     narrow = "inst=32x8x16" in pairs and "acc=f16" in pairs
     case, source, binary = completed(f"{pairs},store=staged" if narrow else pairs, sm)
+    assert f"inst={case.inst},layout={case.operation.layout},acc={case.operation.acc.name}" == pairs
+    check(case, source, binary)
+
+
+@pytest.mark.parametrize("pairs", COMBINATIONS)
+def test_every_shape_with_every_layout_and_accumulator_compiles_in_the_strict_reading(pairs: str) -> None:
+    case, source, binary = completed(f"feed=shared,{pairs}", 80, strict=True)
     assert f"inst={case.inst},layout={case.operation.layout},acc={case.operation.acc.name}" == pairs
     check(case, source, binary)
 
