@@ -365,8 +365,8 @@ _LDM_STRICT_REASON = (
 def _staged_ldm(operand: str) -> Iterable[Rule]:
     o, low = operand, operand.lower()
     words = (
-        f"the leading dimension of the staged {o} is LDS_{o} = {o}_COLS {{{o}_COLS}} + pad_{low} {{PAD_{o}}} = "
-        f"{{LDS_{o}}} elements of {{A_BITS}} bits, "
+        f"the leading dimension of the staged {o}, pad_{low} {{PAD_{o}}} included, is LDS_{o} = {{LDS_{o}}} elements "
+        "of {A_BITS} bits, "
     )
     number = {"A": 1, "B": 2}[o]
     yield _rule(
