@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   const int warp_row = block_row + warp_m * WARP_M;
   const int warp_col = block_col + warp_n * WARP_N;
   __half* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
-  // Where alpha is 0 no product counts, and neither A nor B is read: they may be null, or hold a NaN.
+  // Where alpha is 0, no product counts, and neither A nor B is read: they may be null, or hold a NaN.
   const int slices = alpha == 0 ? 0 : K / BLOCK_K;
 
   // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
@@ -317,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
     for (int j = 0; j < FRAGS_N; ++j) {
       wmma::store_matrix_sync(strip + j * D_TILE, acc[i][j], LDS_D, wmma::mem_row_major);
     }
-    __syncwarp();
+    __syncwarp();  // a lane reads what others have stored
 #pragma unroll
     for (int s = 0; s < D_STORES; ++s) {
       const int strip_row = (lane + s * 32) / D_ROW_VECTORS;
