@@ -55,15 +55,19 @@ def _derived(name: str, text: str, meaning: str) -> Constant:
     return Constant(name, meaning, parse(text))
 
 
+#: Written out where only one of the two takes shared memory, so that no constant is another name of the next.
+_STAGED_BYTES = "STAGES * (A_STAGE + B_STAGE) * A_BITS // 8"
+_D_BYTES = "WARPS_M * WARPS_N * D_STRIP * ACC_BITS // 8"
+
 #: In the order of a generated file, in the groups it shows. A constant may use only what stands above it.
 GROUPS: tuple[tuple[Constant, ...], ...] = (
     (
         _given("A_BITS", "bits of an element of A or B"),
         _given("ACC_BITS", "bits of an element of the accumulator"),
         _given("D_BITS", "bits of an element of D"),
-        _given("ALIGN_A", "elements of which A's pointer and lda are multiples, and elements in one copy"),
-        _given("ALIGN_B", "the same of B"),
-        _given("ALIGN_D", "the same of D"),
+        _given("ALIGN_A", "A's pointer and lda are multiples of so many elements"),
+        _given("ALIGN_B", "the same of B and ldb"),
+        _given("ALIGN_D", "the same of D and ldd"),
         _given("INST_M", "one matrix instruction: rows of D"),
         _given("INST_N", "columns of D"),
         _given("INST_K", "products that it sums"),
@@ -75,9 +79,9 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _given("STAGES", "slices in shared memory at a time"),
         _given("PAD_A", "extra elements on a staged row of A"),
         _given("PAD_B", "and of B"),
-        _given("PAD_D", "and of D, in elements of the accumulator"),
-        _given("MIN_BLOCKS", "blocks for which a multiprocessor has registers"),
-        _given("RASTER_WIDTH", "block rows in a group, or block columns in a panel"),
+        _given("PAD_D", "extra elements on a staged row of sums"),
+        _given("MIN_BLOCKS", "blocks that a multiprocessor is to hold at a time, which limits registers"),
+        _given("RASTER_WIDTH", "block rows of a group, or block columns of a panel"),
     ),
     (
         _derived("WARP_M", "FRAGS_M * INST_M", "the tile of D of one warp: rows"),
@@ -88,10 +92,10 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("THREADS", f"WARPS_M * WARPS_N * {WARP_SIZE}", "threads of a block"),
         _derived("VECTOR", f"{WIDEST_BITS} // A_BITS", "elements of A or B in 16 bytes"),
         _derived("ACC_VECTOR", f"{WIDEST_BITS} // ACC_BITS", "elements of the accumulator in 16 bytes"),
-        _derived("A_TILE_ROWS", "INST_M if a_row_major else INST_K", "an instruction tile of A as it lies: rows"),
-        _derived("A_TILE_COLS", "INST_K if a_row_major else INST_M", "elements in a row of it"),
-        _derived("B_TILE_ROWS", "INST_K if b_row_major else INST_N", "an instruction tile of B as it lies: rows"),
-        _derived("B_TILE_COLS", "INST_N if b_row_major else INST_K", "elements in a row of it"),
+        _derived("A_TILE_ROWS", "INST_M if a_row_major else INST_K", "rows of an instruction tile of A as it lies"),
+        _derived("A_TILE_COLS", "INST_K if a_row_major else INST_M", "elements in a row of an instruction tile of A"),
+        _derived("B_TILE_ROWS", "INST_K if b_row_major else INST_N", "rows of an instruction tile of B as it lies"),
+        _derived("B_TILE_COLS", "INST_N if b_row_major else INST_K", "elements in a row of an instruction tile of B"),
         _derived("D_TILE_COLS", "INST_N", "elements in a row of an instruction tile of D"),
     ),
     (
@@ -103,10 +107,8 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
             "LDS_A", "(A_TILE_COLS if arrange_a_tiles else A_COLS) + PAD_A", "leading dimension of A in shared memory"
         ),
         _derived("LDS_B", "(B_TILE_COLS if arrange_b_tiles else B_COLS) + PAD_B", "and of B"),
-        _derived("LDS_D", "D_TILE_COLS + PAD_D", "and of a staged tile of D"),
         _derived("A_TILE", "A_TILE_ROWS * LDS_A", "elements of a staged tile of A"),
-        _derived("B_TILE", "B_TILE_ROWS * LDS_B", "and of B"),
-        _derived("D_TILE", "INST_M * LDS_D", "and of D"),
+        _derived("B_TILE", "B_TILE_ROWS * LDS_B", "elements of a staged tile of B"),
         _derived(
             "A_STEP_M",
             "K_STEPS * A_TILE if arrange_a_tiles else (INST_M * LDS_A if a_row_major else INST_M)",
@@ -126,27 +128,29 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         ),
         _derived("B_STAGE", "WARPS_N * FRAGS_N * B_STEP_N if arrange_b_tiles else B_ROWS * LDS_B", "and of B"),
         _derived("B_BASE", "STAGES * A_STAGE", "where the stages of B begin, in elements"),
-        _derived("STAGED_BYTES", "STAGES * (A_STAGE + B_STAGE) * A_BITS // 8", "shared memory that the stages take"),
-        _derived("D_STRIP", "FRAGS_N * D_TILE", "elements of D that a warp stages at a time: one row of its tiles"),
-        _derived("D_BYTES", "WARPS_M * WARPS_N * D_STRIP * ACC_BITS // 8", "shared memory that D takes after them"),
-        _derived(
-            "SHARED_BYTES",
-            "((STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if store_staged else STAGED_BYTES) if feed_shared"
-            " else (D_BYTES if store_staged else 0)",
-            "dynamic shared memory of a block",
-        ),
         _derived("A_ROW_VECTORS", "A_COLS // ALIGN_A", "copies that make a row of A's slice"),
         _derived("B_ROW_VECTORS", "B_COLS // ALIGN_B", "and of B's"),
         _derived("A_COPIES", "A_ROWS * A_ROW_VECTORS // THREADS", "copies of A that a thread makes per slice"),
         _derived("B_COPIES", "B_ROWS * B_ROW_VECTORS // THREADS", "and of B"),
+    ),
+    (
+        _derived("LDS_D", "D_TILE_COLS + PAD_D", "leading dimension of a staged tile of sums"),
+        _derived("D_TILE", "INST_M * LDS_D", "elements of it"),
+        _derived("D_STRIP", "FRAGS_N * D_TILE", "sums that a warp stages at a time: one row of its tiles"),
         _derived("D_ROW_VECTORS", "WARP_N // ALIGN_D", "stores that make a row of a warp's tile of D"),
-        _derived("OUTPUT_BYTES", "ALIGN_D * D_BITS // 8", "one store of D, or one load of C"),
-        _derived(
-            "SUMS_BYTES",
-            "ALIGN_D * ACC_BITS // 8 if ALIGN_D * ACC_BITS < 128 else 16",
-            "what a lane reads of a staged row at a time",
-        ),
         _derived("D_STORES", f"INST_M * D_ROW_VECTORS // {WARP_SIZE}", "stores of a lane for one row of tiles"),
+        _derived("OUTPUT_BYTES", "ALIGN_D * D_BITS // 8", "one store of D"),
+        _derived("SUMS_BYTES", "ALIGN_D * ACC_BITS // 8", "and the sums for it"),
+    ),
+    (
+        _derived("STAGED_BYTES", _STAGED_BYTES, "memory of all stages"),
+        _derived("D_BYTES", _D_BYTES, "and of all strips, in the same place"),
+        _derived(
+            "SHARED_BYTES",
+            "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and store_staged else"
+            f" ({_STAGED_BYTES} if feed_shared else ({_D_BYTES} if store_staged else 0))",
+            "dynamic shared memory of a block",
+        ),
     ),
 )
 CONSTANTS: tuple[Constant, ...] = tuple(constant for group in GROUPS for constant in group)
@@ -154,8 +158,8 @@ CONSTANTS: tuple[Constant, ...] = tuple(constant for group in GROUPS for constan
 #: Numbers that rules and reports use and no generated file needs.
 COSTS: tuple[Constant, ...] = (
     _given("A_FRAGMENT_BITS", "bits of A's fragment in one thread"),
-    _given("B_FRAGMENT_BITS", "and of B's"),
-    _given("ACC_FRAGMENT_BITS", "and of the accumulator's"),
+    _given("B_FRAGMENT_BITS", "bits of B's fragment in one thread"),
+    _given("ACC_FRAGMENT_BITS", "bits of the accumulator's fragment in one thread"),
     _derived(
         "ACC_REGISTERS",
         f"WARP_M * WARP_N * ACC_BITS // {32 * WARP_SIZE}",
@@ -165,11 +169,11 @@ COSTS: tuple[Constant, ...] = (
 
 #: Limits of an architecture, by the names that rules use.
 ARCH_LIMITS: tuple[Constant, ...] = (
-    _given("MAX_SHARED_BYTES", "of a block, asked for at the launch"),
-    _given("MULTIPROCESSOR_THREADS", "that reside at a time"),
-    _given("MULTIPROCESSOR_BLOCKS", "that reside at a time"),
-    _given("MULTIPROCESSOR_SHARED_BYTES", "of all resident blocks"),
-    _given("RESERVED_SHARED_BYTES", "that the system takes for each of them"),
+    _given("MAX_SHARED_BYTES", "shared memory that a block can ask for"),
+    _given("MULTIPROCESSOR_THREADS", "threads that a multiprocessor holds at a time"),
+    _given("MULTIPROCESSOR_BLOCKS", "and blocks"),
+    _given("MULTIPROCESSOR_SHARED_BYTES", "its shared memory, for all of them"),
+    _given("RESERVED_SHARED_BYTES", "what the system takes of it for each"),
 )
 ARCH_NAMES = ("SM", *(limit.name for limit in ARCH_LIMITS))
 #: The numbers of a call.

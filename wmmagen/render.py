@@ -221,7 +221,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "order_a": "row_major" if o.a_row_major else "col_major",
         "order_b": "row_major" if o.b_row_major else "col_major",
         "layout_words": _LAYOUT_WORDS[o.layout],
-        "sizes_words": "M, N and K are multiples of {BLOCK_M}, {BLOCK_N} and {BLOCK_K}.".format(**v) if exact else "",
+        "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
     }
 
@@ -339,10 +339,18 @@ def _assertion(condition: str, text: str) -> str:
     indent = "\n" + " " * len("static_assert(")
     # clang-format indents what continues an argument deeper than the argument that follows it.
     continued = indent + " " * 4
-    for operator in (" || ", " && "):
-        # A condition of one long chain gets a line for each link, where every link but plain names is in parentheses.
-        links = condition.split(f"{operator}(")
-        if len(condition) > _WIDTH - len(indent) and len(links) > 1:
-            condition = f"{operator.rstrip()}{continued}(".join(links)
-            break
+    if len(condition) > _WIDTH - len(indent):
+        condition = _broken(condition, continued)
     return f'static_assert({condition},{indent}"{text}");\n'
+
+
+def _broken(condition: str, indent: str) -> str:
+    """A condition of one long chain with a line for each link, where every link but plain names is in parentheses."""
+    for operator in (" || ", " && "):
+        links = condition.split(f"{operator}(")
+        if len(links) > 1:
+            return f"{operator.rstrip()}{indent}(".join(links)
+        head, found, tail = condition.partition(operator)
+        if found:
+            return f"{head}{operator.rstrip()}{indent}{tail}"
+    return condition

@@ -365,8 +365,8 @@ _LDM_STRICT_REASON = (
 def _staged_ldm(operand: str) -> Iterable[Rule]:
     o, low = operand, operand.lower()
     words = (
-        f"the leading dimension of the staged {o} is LDS_{o} = {o}_COLS {{{o}_COLS}} + pad_{low} {{PAD_{o}}} = "
-        f"{{LDS_{o}}} elements of {{A_BITS}} bits, "
+        f"the leading dimension of the staged {o}, pad_{low} {{PAD_{o}}} included, is LDS_{o} = {{LDS_{o}}} elements "
+        "of {A_BITS} bits, "
     )
     number = {"A": 1, "B": 2}[o]
     yield _rule(
@@ -713,7 +713,7 @@ _RESOURCES: tuple[Rule, ...] = (
         "R405",
         "resident-shared-memory",
         "MIN_BLOCKS == 1 or "
-        "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES",
+        "(SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES <= MULTIPROCESSOR_SHARED_BYTES // MIN_BLOCKS",
         "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
         "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
         when="feed_shared or store_staged",

@@ -1,8 +1,9 @@
 // wmma_gemm_f16_f16_f16_rr_none_exact8__i16x16x16_w2x2_f4x4_k2_shared_ld2_p8x8x0_rows_fb1_resfrag_direct_mb1_linear_sk1
 //
 // D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major;
-// D (M x N) is f16, row-major. Sums are f16. M, N and K are multiples of 128, 128 and 32.
+// D (M x N) is f16, row-major. Sums are f16.
 //
+//   sizes     M, N, K: multiples of 128, 128, 32; lda, ldb, ldd: of 8, 8, 8
 //   block     128 x 128 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 64 x 64 of D
 //   shared    37888 bytes, 2 stages
@@ -27,9 +28,9 @@ namespace wmma = nvcuda::wmma;
 
 constexpr int A_BITS = 16;     // bits of an element of A or B
 constexpr int D_BITS = 16;     // bits of an element of D
-constexpr int ALIGN_A = 8;     // elements of which A's pointer and lda are multiples, and elements in one copy
-constexpr int ALIGN_B = 8;     // the same of B
-constexpr int ALIGN_D = 8;     // the same of D
+constexpr int ALIGN_A = 8;     // A's pointer and lda are multiples of so many elements
+constexpr int ALIGN_B = 8;     // the same of B and ldb
+constexpr int ALIGN_D = 8;     // the same of D and ldd
 constexpr int INST_M = 16;     // one matrix instruction: rows of D
 constexpr int INST_N = 16;     // columns of D
 constexpr int INST_K = 16;     // products that it sums
@@ -41,7 +42,7 @@ constexpr int K_STEPS = 2;     // instructions along K in one slice
 constexpr int STAGES = 2;      // slices in shared memory at a time
 constexpr int PAD_A = 8;       // extra elements on a staged row of A
 constexpr int PAD_B = 8;       // and of B
-constexpr int MIN_BLOCKS = 1;  // blocks for which a multiprocessor has registers
+constexpr int MIN_BLOCKS = 1;  // blocks that a multiprocessor is to hold at a time, which limits registers
 
 constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
 constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
@@ -52,25 +53,25 @@ constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
 constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
 constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
 
-constexpr int A_ROWS = BLOCK_M;                                          // the slice of A as it lies: rows
-constexpr int A_COLS = BLOCK_K;                                          // elements in a row of it
-constexpr int B_ROWS = BLOCK_K;                                          // the slice of B as it lies: rows
-constexpr int B_COLS = BLOCK_N;                                          // elements in a row of it
-constexpr int LDS_A = A_COLS + PAD_A;                                    // leading dimension of A in shared memory
-constexpr int LDS_B = B_COLS + PAD_B;                                    // and of B
-constexpr int A_STEP_M = INST_M * LDS_A;                                 // from one staged tile of A to the next on M
-constexpr int A_STEP_K = INST_K;                                         // and on K
-constexpr int B_STEP_N = INST_N;                                         // from one staged tile of B to the next on N
-constexpr int B_STEP_K = INST_K * LDS_B;                                 // and on K
-constexpr int A_STAGE = A_ROWS * LDS_A;                                  // elements of A in one stage
-constexpr int B_STAGE = B_ROWS * LDS_B;                                  // and of B
-constexpr int B_BASE = STAGES * A_STAGE;                                 // where the stages of B begin, in elements
-constexpr int STAGED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // shared memory that the stages take
-constexpr int SHARED_BYTES = STAGED_BYTES;                               // dynamic shared memory of a block
-constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;                          // copies that make a row of A's slice
-constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;                          // and of B's
-constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;               // copies of A that a thread makes per slice
-constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;               // and of B
+constexpr int A_ROWS = BLOCK_M;                             // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_K;                             // elements in a row of it
+constexpr int B_ROWS = BLOCK_K;                             // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_N;                             // elements in a row of it
+constexpr int LDS_A = A_COLS + PAD_A;                       // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                       // and of B
+constexpr int A_STEP_M = INST_M * LDS_A;                    // from one staged tile of A to the next on M
+constexpr int A_STEP_K = INST_K;                            // and on K
+constexpr int B_STEP_N = INST_N;                            // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K * LDS_B;                    // and on K
+constexpr int A_STAGE = A_ROWS * LDS_A;                     // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
+constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;  // copies of A that a thread makes per slice
+constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
+
+constexpr int SHARED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // dynamic shared memory of a block
 
 // What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
 static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
@@ -105,24 +106,30 @@ static_assert(ALIGN_B * A_BITS <= 128, "C532 widest-copy-b: align_b is at most 1
 static_assert(ALIGN_B * A_BITS % 8 == 0, "C542 whole-bytes-b: a copy of B moves whole bytes");
 static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-constexpr int MAX_SHARED_BYTES = 65536;             // of a block, asked for at the launch
-constexpr int MULTIPROCESSOR_THREADS = 1024;        // that reside at a time
-constexpr int MULTIPROCESSOR_BLOCKS = 16;           // that reside at a time
-constexpr int MULTIPROCESSOR_SHARED_BYTES = 65536;  // of all resident blocks
-constexpr int RESERVED_SHARED_BYTES = 0;            // that the system takes for each of them
+constexpr int MAX_SHARED_BYTES = 65536;             // shared memory that a block can ask for
+constexpr int MULTIPROCESSOR_THREADS = 1024;        // threads that a multiprocessor holds at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 16;           // and blocks
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 65536;  // its shared memory, for all of them
+constexpr int RESERVED_SHARED_BYTES = 0;            // what the system takes of it for each
 static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
               "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
 static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
               "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
 static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
               "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
-static_assert(MIN_BLOCKS == 1 || MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES,
+static_assert(MIN_BLOCKS == 1 ||
+                  (SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES <= MULTIPROCESSOR_SHARED_BYTES / MIN_BLOCKS,
               "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
 #endif
 
 using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
 using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major>;
 using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, __half>;
+
+// What the text below is written for, beside what the rules ask of all texts.
+static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
+static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
+static_assert(STAGES == 2, "this main loop fills one stage while it reads the other");
 
 }  // namespace
 
@@ -135,7 +142,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   const int blocks_n = N / BLOCK_N;
   const int block_row = block / blocks_n * BLOCK_M;
   const int block_col = block % blocks_n * BLOCK_N;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
   const int warp_m = warp / WARPS_N;
   const int warp_n = warp % WARPS_N;
   const int warp_row = block_row + warp_m * WARP_M;
@@ -156,7 +164,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
   //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
   extern __shared__ __align__(128) __half shared[];
-  const int thread = static_cast<int>(threadIdx.x);
   const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
   const __half* a_from[A_COPIES];
   int a_to[A_COPIES];
@@ -203,8 +210,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
     }
   };
 
-  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
-  // compiler that they are shared memory, and the fragment loads would become generic ones.
+  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from
+  // the compiler that they are shared memory, and the fragment loads would become generic ones.
   const auto multiply_stage = [&](int stage) {
     const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
     const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
@@ -237,8 +244,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   }
   __syncthreads();
 
-  //    Main loop: the loads of the next slice are in flight while this one is multiplied. The buffer they go to was
-  //    last read before the barrier that ended the slice before, so one barrier a slice is enough.
+  //    Main loop: the loads of the next slice are in flight while this one is multiplied. The stage they go to was
+  //    last read before the barrier that ended the slice before, so one barrier a slice is enough. It ends the last
+  //    slice, too: a condition around it would cost instructions in every slice.
   for (int slice = 0; slice < slices; ++slice) {
     const bool more = slice + 1 < slices;
     if (more) {

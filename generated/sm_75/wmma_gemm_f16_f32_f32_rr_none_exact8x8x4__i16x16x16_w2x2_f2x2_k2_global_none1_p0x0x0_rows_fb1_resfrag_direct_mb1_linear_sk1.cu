@@ -1,8 +1,9 @@
 // wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w2x2_f2x2_k2_global_none1_p0x0x0_rows_fb1_resfrag_direct_mb1_linear_sk1
 //
 // D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major;
-// D (M x N) is f32, row-major. Sums are f32. M, N and K are multiples of 64, 64 and 32.
+// D (M x N) is f32, row-major. Sums are f32.
 //
+//   sizes     M, N, K: multiples of 64, 64, 32; lda, ldb, ldd: of 8, 8, 4
 //   block     64 x 64 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 32 x 32 of D
 //   shared    0 bytes
@@ -27,9 +28,9 @@ namespace wmma = nvcuda::wmma;
 
 constexpr int A_BITS = 16;     // bits of an element of A or B
 constexpr int D_BITS = 32;     // bits of an element of D
-constexpr int ALIGN_A = 8;     // elements of which A's pointer and lda are multiples, and elements in one copy
-constexpr int ALIGN_B = 8;     // the same of B
-constexpr int ALIGN_D = 4;     // the same of D
+constexpr int ALIGN_A = 8;     // A's pointer and lda are multiples of so many elements
+constexpr int ALIGN_B = 8;     // the same of B and ldb
+constexpr int ALIGN_D = 4;     // the same of D and ldd
 constexpr int INST_M = 16;     // one matrix instruction: rows of D
 constexpr int INST_N = 16;     // columns of D
 constexpr int INST_K = 16;     // products that it sums
@@ -38,7 +39,7 @@ constexpr int WARPS_N = 2;     // and across
 constexpr int FRAGS_M = 2;     // accumulator fragments of a warp, down
 constexpr int FRAGS_N = 2;     // and across
 constexpr int K_STEPS = 2;     // instructions along K in one slice
-constexpr int MIN_BLOCKS = 1;  // blocks for which a multiprocessor has registers
+constexpr int MIN_BLOCKS = 1;  // blocks that a multiprocessor is to hold at a time, which limits registers
 
 constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
 constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
@@ -46,8 +47,8 @@ constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: 
 constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
 constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
 constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
-constexpr int A_TILE_COLS = INST_K;              // elements in a row of it
-constexpr int B_TILE_COLS = INST_N;              // elements in a row of it
+constexpr int A_TILE_COLS = INST_K;              // elements in a row of an instruction tile of A
+constexpr int B_TILE_COLS = INST_N;              // elements in a row of an instruction tile of B
 constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
 
 // What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
@@ -66,8 +67,8 @@ static_assert(ALIGN_A * A_BITS == 128, "X609 fed-alignment-a: align_a is exactly
 static_assert(ALIGN_B * A_BITS == 128, "X610 fed-alignment-b: align_b is exactly 16 bytes");
 static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
-constexpr int MULTIPROCESSOR_THREADS = 1024;  // that reside at a time
-constexpr int MULTIPROCESSOR_BLOCKS = 16;     // that reside at a time
+constexpr int MULTIPROCESSOR_THREADS = 1024;  // threads that a multiprocessor holds at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 16;     // and blocks
 static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
               "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
 static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
@@ -89,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   const int blocks_n = N / BLOCK_N;
   const int block_row = block / blocks_n * BLOCK_M;
   const int block_col = block % blocks_n * BLOCK_N;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
   const int warp_m = warp / WARPS_N;
   const int warp_n = warp % WARPS_N;
   const int warp_row = block_row + warp_m * WARP_M;
@@ -110,8 +112,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   // 3. Operands: where this warp's first instruction tiles lie; both walk along K.
   const __half* a_tile = A + static_cast<long long>(warp_row) * lda;
   const __half* b_tile = B + warp_col;
+  const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
 
-  // 4. Main loop: fragments straight from global memory. K_STEPS instructions deep, so that loads can run ahead.
+  // 4. Main loop: no shared memory and no barrier. A slice is K_STEPS instructions deep, so that loads can run ahead.
   for (int slice = 0; slice < slices; ++slice) {
 #pragma unroll
     for (int k = 0; k < K_STEPS; ++k) {
@@ -134,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
       }
     }
     a_tile += BLOCK_K;
-    b_tile += static_cast<long long>(BLOCK_K) * ldb;
+    b_tile += b_slice;
   }
 
   // 5. Epilogue: every warp stores its own tile.

@@ -1,8 +1,9 @@
 // wmma_gemm_f16_f32_f16_rc_linear_exact8__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_grouped8_sk1
 //
 // D = alpha * A * B + beta * C on tensor cores. A (M x K) and B (K x N) are f16, row-major and column-major;
-// C and D (M x N) are f16, row-major. Sums are f32. M, N and K are multiples of 64, 128 and 32.
+// C and D (M x N) are f16, row-major. Sums are f32.
 //
+//   sizes     M, N, K: multiples of 64, 128, 32; lda, ldb, ldc, ldd: of 8, 8, 8, 8
 //   block     64 x 128 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 32 x 64 of D
 //   shared    46080 bytes, 3 stages
@@ -28,9 +29,9 @@ namespace wmma = nvcuda::wmma;
 constexpr int A_BITS = 16;       // bits of an element of A or B
 constexpr int ACC_BITS = 32;     // bits of an element of the accumulator
 constexpr int D_BITS = 16;       // bits of an element of D
-constexpr int ALIGN_A = 8;       // elements of which A's pointer and lda are multiples, and elements in one copy
-constexpr int ALIGN_B = 8;       // the same of B
-constexpr int ALIGN_D = 8;       // the same of D
+constexpr int ALIGN_A = 8;       // A's pointer and lda are multiples of so many elements
+constexpr int ALIGN_B = 8;       // the same of B and ldb
+constexpr int ALIGN_D = 8;       // the same of D and ldd
 constexpr int INST_M = 16;       // one matrix instruction: rows of D
 constexpr int INST_N = 16;       // columns of D
 constexpr int INST_K = 16;       // products that it sums
@@ -42,9 +43,9 @@ constexpr int K_STEPS = 2;       // instructions along K in one slice
 constexpr int STAGES = 3;        // slices in shared memory at a time
 constexpr int PAD_A = 8;         // extra elements on a staged row of A
 constexpr int PAD_B = 8;         // and of B
-constexpr int PAD_D = 4;         // and of D, in elements of the accumulator
-constexpr int MIN_BLOCKS = 1;    // blocks for which a multiprocessor has registers
-constexpr int RASTER_WIDTH = 8;  // block rows in a group, or block columns in a panel
+constexpr int PAD_D = 4;         // extra elements on a staged row of sums
+constexpr int MIN_BLOCKS = 1;    // blocks that a multiprocessor is to hold at a time, which limits registers
+constexpr int RASTER_WIDTH = 8;  // block rows of a group, or block columns of a panel
 
 constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
 constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
@@ -56,33 +57,35 @@ constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 byt
 constexpr int ACC_VECTOR = 128 / ACC_BITS;       // elements of the accumulator in 16 bytes
 constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
 
-constexpr int A_ROWS = BLOCK_M;                                                     // the slice of A as it lies: rows
-constexpr int A_COLS = BLOCK_K;                                                     // elements in a row of it
-constexpr int B_ROWS = BLOCK_N;                                                     // the slice of B as it lies: rows
-constexpr int B_COLS = BLOCK_K;                                                     // elements in a row of it
-constexpr int LDS_A = A_COLS + PAD_A;                                               // leading dimension of A in shared memory
-constexpr int LDS_B = B_COLS + PAD_B;                                               // and of B
-constexpr int LDS_D = D_TILE_COLS + PAD_D;                                          // and of a staged tile of D
-constexpr int D_TILE = INST_M * LDS_D;                                              // and of D
-constexpr int A_STEP_M = INST_M * LDS_A;                                            // from one staged tile of A to the next on M
-constexpr int A_STEP_K = INST_K;                                                    // and on K
-constexpr int B_STEP_N = INST_N * LDS_B;                                            // from one staged tile of B to the next on N
-constexpr int B_STEP_K = INST_K;                                                    // and on K
-constexpr int A_STAGE = A_ROWS * LDS_A;                                             // elements of A in one stage
-constexpr int B_STAGE = B_ROWS * LDS_B;                                             // and of B
-constexpr int B_BASE = STAGES * A_STAGE;                                            // where the stages of B begin, in elements
-constexpr int STAGED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;             // shared memory that the stages take
-constexpr int D_STRIP = FRAGS_N * D_TILE;                                           // elements of D that a warp stages at a time: one row of its tiles
-constexpr int D_BYTES = WARPS_M * WARPS_N * D_STRIP * ACC_BITS / 8;                 // shared memory that D takes after them
-constexpr int SHARED_BYTES = STAGED_BYTES > D_BYTES ? STAGED_BYTES : D_BYTES;       // dynamic shared memory of a block
-constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;                                     // copies that make a row of A's slice
-constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;                                     // and of B's
-constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;                          // copies of A that a thread makes per slice
-constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;                          // and of B
-constexpr int D_ROW_VECTORS = WARP_N / ALIGN_D;                                     // stores that make a row of a warp's tile of D
-constexpr int OUTPUT_BYTES = ALIGN_D * D_BITS / 8;                                  // one store of D, or one load of C
-constexpr int SUMS_BYTES = ALIGN_D * ACC_BITS < 128 ? ALIGN_D * ACC_BITS / 8 : 16;  // what a lane reads of a staged row at a time
-constexpr int D_STORES = INST_M * D_ROW_VECTORS / 32;                               // stores of a lane for one row of tiles
+constexpr int A_ROWS = BLOCK_M;                             // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_K;                             // elements in a row of it
+constexpr int B_ROWS = BLOCK_N;                             // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_K;                             // elements in a row of it
+constexpr int LDS_A = A_COLS + PAD_A;                       // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                       // and of B
+constexpr int A_STEP_M = INST_M * LDS_A;                    // from one staged tile of A to the next on M
+constexpr int A_STEP_K = INST_K;                            // and on K
+constexpr int B_STEP_N = INST_N * LDS_B;                    // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K;                            // and on K
+constexpr int A_STAGE = A_ROWS * LDS_A;                     // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
+constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;  // copies of A that a thread makes per slice
+constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
+
+constexpr int LDS_D = D_TILE_COLS + PAD_D;             // leading dimension of a staged tile of sums
+constexpr int D_TILE = INST_M * LDS_D;                 // elements of it
+constexpr int D_STRIP = FRAGS_N * D_TILE;              // sums that a warp stages at a time: one row of its tiles
+constexpr int D_ROW_VECTORS = WARP_N / ALIGN_D;        // stores that make a row of a warp's tile of D
+constexpr int D_STORES = INST_M * D_ROW_VECTORS / 32;  // stores of a lane for one row of tiles
+constexpr int OUTPUT_BYTES = ALIGN_D * D_BITS / 8;     // one store of D
+constexpr int SUMS_BYTES = ALIGN_D * ACC_BITS / 8;     // and the sums for it
+
+constexpr int STAGED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;        // memory of all stages
+constexpr int D_BYTES = WARPS_M * WARPS_N * D_STRIP * ACC_BITS / 8;            // and of all strips, in the same place
+constexpr int SHARED_BYTES = STAGED_BYTES > D_BYTES ? STAGED_BYTES : D_BYTES;  // dynamic shared memory of a block
 
 // What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
 static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
@@ -121,24 +124,29 @@ constexpr int SM = __CUDA_ARCH__ / 10;
 static_assert(SM >= 80, "C501 cpasync-needs-architecture: cp.async needs sm_80");
 #endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
-constexpr int MAX_SHARED_BYTES = 166912;             // of a block, asked for at the launch
-constexpr int MULTIPROCESSOR_THREADS = 2048;         // that reside at a time
-constexpr int MULTIPROCESSOR_BLOCKS = 32;            // that reside at a time
-constexpr int MULTIPROCESSOR_SHARED_BYTES = 167936;  // of all resident blocks
-constexpr int RESERVED_SHARED_BYTES = 1024;          // that the system takes for each of them
+constexpr int MAX_SHARED_BYTES = 166912;             // shared memory that a block can ask for
+constexpr int MULTIPROCESSOR_THREADS = 2048;         // threads that a multiprocessor holds at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 32;            // and blocks
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 167936;  // its shared memory, for all of them
+constexpr int RESERVED_SHARED_BYTES = 1024;          // what the system takes of it for each
 static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
               "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
 static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
               "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
 static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
               "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
-static_assert(MIN_BLOCKS == 1 || MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES,
+static_assert(MIN_BLOCKS == 1 ||
+                  (SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES <= MULTIPROCESSOR_SHARED_BYTES / MIN_BLOCKS,
               "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
 #endif
 
 using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
 using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::col_major>;
 using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+// What the text below is written for, beside what the rules ask of all texts.
+static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
+static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
 
 // Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
 __device__ __forceinline__ void copy_16(__half* to, const __half* from) {
@@ -155,8 +163,8 @@ __device__ __forceinline__ void wait_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// What a lane reads of a staged row of sums, and what it makes of them in a row of D.
-struct alignas(SUMS_BYTES) Sums {
+// What a lane reads of a staged row of sums, 16 bytes at a time at most, and what it makes of them in a row of D.
+struct alignas(SUMS_BYTES < 16 ? SUMS_BYTES : 16) Sums {
   float of[ALIGN_D];
 };
 struct alignas(OUTPUT_BYTES) Outputs {
@@ -170,23 +178,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
     int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta) {
   // 1. Place: which tile of D this block and this warp compute.
   //    Blocks are numbered in one dimension, because a grid's other dimensions end at 65,535: group after group of
-  //    RASTER_WIDTH block rows, each down its columns, so that blocks at work together share rows of A and columns of B.
+  //    RASTER_WIDTH block rows, each down its columns, so that blocks at work together share rows of A and columns of
+  //    B. A group is not higher than D, so that the number of its blocks is an int, too.
   const int block = static_cast<int>(blockIdx.x);
   const int blocks_n = N / BLOCK_N;
   const int blocks_m = static_cast<int>(gridDim.x) / blocks_n;
-  const int group_rows = min(RASTER_WIDTH, blocks_m);
-  const int group_row = block / (group_rows * blocks_n) * group_rows;
-  const int in_group = block % (group_rows * blocks_n);
-  const int rows = min(group_rows, blocks_m - group_row);  // the last group may be a smaller one
-  const int block_row = (group_row + in_group % rows) * BLOCK_M;
+  const int height = min(RASTER_WIDTH, blocks_m);
+  const int group = block / (height * blocks_n);
+  const int in_group = block % (height * blocks_n);
+  const int rows = min(height, blocks_m - group * height);  // the last group may be a lower one
+  const int block_row = (group * height + in_group % rows) * BLOCK_M;
   const int block_col = in_group / rows * BLOCK_N;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
   const int warp_m = warp / WARPS_N;
   const int warp_n = warp % WARPS_N;
   const int warp_row = block_row + warp_m * WARP_M;
   const int warp_col = block_col + warp_n * WARP_N;
   __half* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
-  // Without alpha no product counts, and neither A nor B is read.
+  // Where alpha is 0, no product counts, and neither A nor B is read: they may be null, or hold a NaN.
   const int slices = alpha == 0 ? 0 : K / BLOCK_K;
 
   // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
@@ -202,7 +212,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
   //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
   extern __shared__ __align__(128) __half shared[];
-  const int thread = static_cast<int>(threadIdx.x);
   const __half* a_from[A_COPIES];
   int a_to[A_COPIES];
 #pragma unroll
@@ -236,8 +245,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
     }
   };
 
-  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from the
-  // compiler that they are shared memory, and the fragment loads would become generic ones.
+  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from
+  // the compiler that they are shared memory, and the fragment loads would become generic ones.
   const auto multiply_stage = [&](int stage) {
     const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
     const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
@@ -269,8 +278,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
     }
   };
 
-  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K has
-  //    no such slice, so that counting groups is counting slices.
+  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K
+  //    has no such slice, so that counting groups is counting slices.
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (stage < slices) {
@@ -279,35 +288,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
     close_group();
   }
 
-  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read the
-  //    slice before it, whose stage is the one that is filled next.
-  int read = 0;
-  int fill = STAGES - 1;
+  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read
+  //    the slice before it, whose stage is the one that is filled next.
+  int read_stage = 0;
+  int fill_stage = STAGES - 1;
   for (int slice = 0; slice < slices; ++slice) {
     wait_groups<STAGES - 2>();
     __syncthreads();
     if (slice + STAGES - 1 < slices) {
-      copy_slice(fill);
+      copy_slice(fill_stage);
     }
     close_group();
-    multiply_stage(read);
-    read = read + 1 == STAGES ? 0 : read + 1;
-    fill = fill + 1 == STAGES ? 0 : fill + 1;
+    multiply_stage(read_stage);
+    read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
   }
 
   // 5. Epilogue: each warp's tiles of D pass through shared memory, one row of tiles at a time. Which lane holds which
   //    element of a fragment is not specified; read back from there, rows can be converted and stored in vectors.
+  //    C may be D: the lane that writes an element of D reads the one of C before.
   const __half* c_tile = C + static_cast<long long>(warp_row) * ldc + warp_col;
   __syncthreads();  // every warp has read the last slice, which lay where the strips lie now
   float* strip = reinterpret_cast<float*>(shared) + warp * D_STRIP;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = thread % 32;
 #pragma unroll
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
     for (int j = 0; j < FRAGS_N; ++j) {
       wmma::store_matrix_sync(strip + j * D_TILE, acc[i][j], LDS_D, wmma::mem_row_major);
     }
-    __syncwarp();
+    __syncwarp();  // a lane reads what others have stored
 #pragma unroll
     for (int s = 0; s < D_STORES; ++s) {
       const int strip_row = (lane + s * 32) / D_ROW_VECTORS;
@@ -319,13 +329,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
       if (beta == 0) {  // C is not read: what it holds, a NaN perhaps, does not count
 #pragma unroll
         for (int e = 0; e < ALIGN_D; ++e) {
-          out.of[e] = __float2half(alpha * (sums.of[e]));
+          out.of[e] = __float2half(alpha * sums.of[e]);
         }
       } else {
         const Outputs c = *reinterpret_cast<const Outputs*>(c_tile + static_cast<long long>(row) * ldc + col);
 #pragma unroll
         for (int e = 0; e < ALIGN_D; ++e) {
-          out.of[e] = __float2half(alpha * (sums.of[e]) + beta * __half2float(c.of[e]));
+          out.of[e] = __float2half(alpha * sums.of[e] + beta * __half2float(c.of[e]));
         }
       }
       *reinterpret_cast<Outputs*>(d_tile + static_cast<long long>(row) * ldd + col) = out;

@@ -27,6 +27,7 @@ from wmmagen.config import (
     read_pairs,
     values_of,
 )
+from wmmagen.errors import CompileError
 from wmmagen.nvrtc import Binary
 from wmmagen.render import Source
 
@@ -194,6 +195,21 @@ def test_the_narrow_shape_compiles(sm: int, pipeline: str) -> None:
 )
 def test_the_strict_reading_compiles(pairs: str) -> None:
     check(*compiled(pairs, 80, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "line", "edited", "says"),
+    [
+        ("copy=ld,stages=2", "STAGES = 2;", "STAGES = 1;", "fills one stage while it reads the other"),
+        ("copy=ld,stages=1", "ALIGN_B = 8;", "ALIGN_B = 4;", "a copy of B is 16 bytes"),
+        ("copy=cpasync,stages=3", "ALIGN_A = 8;", "ALIGN_A = 4;", "a copy of A is 16 bytes"),
+    ],
+)
+def test_a_number_that_the_text_was_written_for_cannot_be_edited(pairs: str, line: str, edited: str, says: str) -> None:
+    source = render.render(config(pairs), ARCHS[80])
+    assert source.text.count(line) == 1
+    with pytest.raises(CompileError, match=says):
+        nvrtc.compile_source(source.text.replace(line, edited), source.kernel, ARCHS[80])
 
 
 @pytest.mark.parametrize("acc", ["f32", "f16"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -17,26 +20,42 @@ import wmmagen
 from wmmagen import config as configs
 from wmmagen import coverage, derive, render, rules
 from wmmagen.arch import ARCHS
-from wmmagen.config import READERS, values_of
+from wmmagen.config import READERS, read_pairs, values_of
 from wmmagen.errors import NotGeneratedYet
 
 ROOT = Path(wmmagen.__file__).resolve().parents[1]
 SM80 = ARCHS[80]
 
-#: One of each structure, under both readings.
+GLOBAL = "feed=global,copy=none,stages=1,pad_a=0,pad_b=0"
+#: One of each pipeline and shape, under both readings.
 STRUCTURES = (
     "",
     "copy=ld,stages=1",
     "copy=cpasync,stages=2",
     "copy=cpasync,stages=4,acc=f16,d=f16",
-    "feed=global,copy=none,stages=1,pad_a=0,pad_b=0",
-    "feed=global,copy=none,stages=1,pad_a=0,pad_b=0,acc=f16,d=f16",
+    GLOBAL,
+    f"{GLOBAL},acc=f16,d=f16",
     "inst=8x32x16",
     "inst=32x8x16,warps=1x1,frags=4x1",
 )
-FILES = [(pairs, sm, strict) for pairs in STRUCTURES for sm in (75, 120) for strict in (False, True)]
+#: With these, every part of the templates, and every pair of parts of which one reads what another declares.
+MORE_STRUCTURES = (
+    "copy=cpasync,stages=3,store=staged,pad_d=4,d=f16,epilogue=linear,raster=grouped8,fragment_buffers=2,frags=2x4",
+    "copy=cpasync,stages=2,store=staged,pad_d=4,align_d=1,raster=panels4,align_a=4,align_b=2,layout=rc",
+    "copy=ld,stages=1,layout=cc,arrange_a=tiles,arrange_b=tiles,epilogue=linear,min_blocks=2,frags=2x2",
+    "copy=ld,stages=2,arrange_b=tiles,acc=f16,d=f16,epilogue=linear,align_a=1,align_b=2",
+    "copy=ld,stages=1,acc=f16,store=staged,pad_d=8,epilogue=linear,residency=fragment",
+    "copy=cpasync,stages=3,residency=global,epilogue=linear,layout=rc",
+    f"{GLOBAL},residency=global,layout=cr",
+    f"{GLOBAL},acc=f16,store=staged,pad_d=8,layout=cr,fragment_buffers=2,k_steps=4,raster=grouped4",
+)
+FILES = [
+    *((pairs, sm, strict) for pairs in STRUCTURES for sm in (75, 120) for strict in (False, True)),
+    *((pairs, 120, strict) for pairs in MORE_STRUCTURES for strict in (False, True)),
+]
 
 
+@functools.cache
 def text_of(pairs: str, sm: int = 80, *, strict: bool = False) -> str:
     return render.render(config(pairs), ARCHS[sm], strict_isa=strict).text
 
@@ -89,6 +108,34 @@ def test_no_date_and_no_path(pairs: str, sm: int, strict: bool) -> None:
 # Tidy.
 
 
+def test_the_files_that_are_looked_at_have_every_part_of_the_templates() -> None:
+    seen = set()
+    for pairs in STRUCTURES + MORE_STRUCTURES:
+        case = config(pairs)
+        assert rules.legal(case, SM80), pairs
+        slots = render._context(case, SM80, "", "", False)["slot"]
+        seen |= {f"{slot.removesuffix('_a').removesuffix('_b')}_{value}" for slot, value in slots.items()}
+    parts = {path.stem for path in (render.template_root() / "parts").glob("*_*.jinja")}
+    assert parts == seen
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_no_line_of_the_kernel_is_long_but_for_its_name(pairs: str, sm: int, strict: bool) -> None:
+    text = text_of(pairs, sm, strict=strict)
+    kernel = text[: text.index("#ifndef WMMAGEN_STATUS")]
+    assert [line for line in kernel.splitlines() if len(line) > 120 and str(config(pairs)) not in line] == []
+
+
+@pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
+def test_a_comment_that_goes_on_follows_what_it_goes_on_from(pairs: str, sm: int, strict: bool) -> None:
+    table = [*derive.CONSTANTS, *derive.COSTS, *derive.ARCH_LIMITS]
+    before = {after.name: constant.name for constant, after in itertools.pairwise(table)}
+    declared = re.findall(r"constexpr int (\w+) =[^;]*; +// (.*)", text_of(pairs, sm, strict=strict))
+    for (above, _), (name, meaning) in itertools.pairwise(declared):
+        if re.search(r"^(and|the same|its|what)\b|\b(of|for) (it|them)\b", meaning):
+            assert above == before[name], f"{name}: {meaning}"
+
+
 @pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
 def test_white_space(pairs: str, sm: int, strict: bool) -> None:
     for text in (text_of(pairs, sm, strict=strict), render.render_header(config(pairs), ARCHS[sm])):
@@ -120,7 +167,7 @@ def test_the_output_is_its_own_fixed_point_of_clang_format(pairs: str, sm: int, 
 # Nothing in it that does nothing.
 
 #: Names in capitals that a file does not declare itself: parameters, macros of the compiler, enumerators of the status.
-FOREIGN = re.compile(r"[ABDMNK]|__\w+__|WMMAGEN_\w+|PENDING")
+FOREIGN = re.compile(r"[ABCDMNK]|__\w+__|WMMAGEN_\w+|PENDING")
 
 
 @pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
@@ -165,8 +212,40 @@ PAIRS_OF_ONE_STRUCTURE = [
     ("", "inst=8x32x16"),
     ("copy=cpasync,stages=2", "copy=cpasync,stages=5,pad_b=24"),
     ("copy=ld,stages=1", "copy=ld,stages=1,warps=4x2,k_steps=3"),
-    (STRUCTURES[4], STRUCTURES[4] + ",frags=2x8,inst=8x32x16"),
+    (GLOBAL, f"{GLOBAL},frags=2x8,inst=8x32x16"),
 ]
+
+
+def numbers(draw: random.Random, pairs: str) -> str:
+    """Other numbers for the structure of ``pairs``, legal or not."""
+    given = read_pairs(pairs)
+    count = {key: draw.choice((1, 2, 4)) for key in ("wm", "wn", "fm", "fn")}
+    values = {
+        "inst": draw.choice(("16x16x16", "32x8x16", "8x32x16")),
+        "warps": f"{count['wm']}x{count['wn']}",
+        "frags": f"{count['fm']}x{count['fn']}",
+        "k_steps": draw.choice((2, 3, 4)),
+        "min_blocks": draw.choice((1, 2, 3)),
+    }
+    if given.get("feed") != "global":
+        values |= {"pad_a": draw.choice((8, 16, 24)), "pad_b": draw.choice((8, 16, 24))}
+    if given.get("copy") == "cpasync":
+        values["stages"] = draw.choice((2, 3, 4, 5))
+    if given.get("store") == "staged":
+        values["pad_d"] = draw.choice((0, 8, 16))
+    if "raster" in given:
+        values["raster"] = f"{given['raster'].order}{draw.choice((2, 5, 16))}"
+    kept = {key: configs.spell(value) for key, value in given.items()}
+    return ",".join(f"{key}={value}" for key, value in {**kept, **values}.items())
+
+
+@pytest.mark.parametrize("pairs", STRUCTURES + MORE_STRUCTURES)
+def test_legal_variants_of_a_structure_differ_in_numbers_only(pairs: str) -> None:
+    draw = random.Random(pairs)
+    drawn = (numbers(draw, pairs) for _ in range(1000))
+    legal = set(itertools.islice((p for p in drawn if rules.legal(config(p), SM80)), 6))
+    assert len(legal) >= 4
+    assert {without_numbers(p) for p in legal} == {without_numbers(pairs)}
 
 
 def without_numbers(pairs: str) -> str:
