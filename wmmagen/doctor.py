@@ -34,7 +34,7 @@ PROGRAM_LIMIT_S = 20.0
 TOOLKIT = 13
 
 INSTALL_CUBLAS = "pip install 'cuda-toolkit[cublas]'"
-INSTALL_NVMATH = "pip install nvmath-python"
+INSTALL_NVMATH = "pip install 'nvmath-python>=1.0,<2'"
 INSTALL_NVCC = "pip install 'cuda-toolkit[nvcc,cccl]'"
 INSTALL_SANITIZER = "pip install 'cuda-toolkit[sanitizer]'"
 
