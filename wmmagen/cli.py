@@ -131,6 +131,19 @@ def show_rules(
     return 0
 
 
+@app.command("schema")
+def show_schema(
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="One of the commands, or error.")],
+    as_json: AsJson = False,
+) -> int:
+    """Print the JSON Schema of a command's --json."""
+    from wmmagen import schemas
+
+    document = schemas.read(command)
+    _answer(document, json.dumps(document, indent=2, ensure_ascii=False), as_json)
+    return 0
+
+
 @app.command()
 def check(
     text: Config, arch: ArchName = None, problem: Size = None, strict_isa: StrictIsa = False, as_json: AsJson = False
@@ -243,6 +256,8 @@ def validate(
         "name": config.name(kernel),
         "arch": target.name,
         "backend": place.name,
+        "device": place.device,
+        "foreign": place.foreign,
         "exact": exact,
         "runs": [run.as_json() for run in runs],
     }

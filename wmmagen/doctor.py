@@ -5,9 +5,13 @@ Nothing here raises for a missing piece, and nothing waits without a limit.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
+import re
 import shutil
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -17,14 +21,22 @@ from typing import Literal, Protocol, TypeVar
 
 from wmmagen import __version__, cache, nvrtc, sass
 from wmmagen import arch as archs
+from wmmagen.arch import Arch
 from wmmagen.errors import CompileError, ConfigError, DisassemblyError, MissingPiece, WmmagenError
 
 State = Literal["ok", "missing", "warning"]
 
 #: Seconds after which a driver that does not answer is reported as such.
 DRIVER_LIMIT_S = 20.0
+#: Seconds after which a program that was asked for its version is reported as silent.
+PROGRAM_LIMIT_S = 20.0
+#: The major version of the toolkit that wmmagen is made for.
+TOOLKIT = 13
 
 INSTALL_CUBLAS = "pip install 'cuda-toolkit[cublas]'"
+INSTALL_NVMATH = "pip install 'nvmath-python>=1.0,<2'"
+INSTALL_NVCC = "pip install 'cuda-toolkit[nvcc,cccl]'"
+INSTALL_SANITIZER = "pip install 'cuda-toolkit[sanitizer]'"
 
 #: The smallest complete WMMA kernel: one 16x16x16 product by one warp.
 PROBE_ENTRY = "wmmagen_probe"
@@ -56,9 +68,10 @@ class Finding:
     Attributes:
         name: what was looked for.
         state: ``ok``, ``missing``, or ``warning`` where it is here but something about it deserves a look.
-        detail: versions, paths and numbers; for a missing piece, what it would add.
+        detail: versions, paths and numbers, or why it counts as missing.
         fix: what to do about it; empty where nothing is to be done.
         needed: whether wmmagen cannot compile kernels without it.
+        adds: what a missing piece would add; else empty.
     """
 
     name: str
@@ -66,6 +79,7 @@ class Finding:
     detail: str
     fix: str
     needed: bool
+    adds: str = ""
 
     def as_json(self) -> dict[str, object]:
         """One element of ``findings`` in the command line's ``--json`` contract."""
@@ -73,13 +87,13 @@ class Finding:
             "what": self.name,
             "state": self.state,
             "detail": self.detail,
+            "adds": self.adds,
             "fix": self.fix,
             "needed": self.needed,
         }
 
     def __str__(self) -> str:
-        line = f"{self.state:<8} {self.name}: {self.detail}"
-        return f"{line}\n         {self.fix}" if self.fix else line
+        return "\n         ".join(filter(None, (f"{self.state:<8} {self.name}: {self.detail}", self.adds, self.fix)))
 
 
 class Device(Protocol):
@@ -91,6 +105,8 @@ class Device(Protocol):
     def name(self) -> str: ...
     @property
     def sm(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
 
 
 Devices = Callable[[], Sequence[Device]]
@@ -102,21 +118,25 @@ def examine(devices: Devices | None = None, driver: Driver | None = None) -> tup
 
     Args:
         devices: lists the GPUs; by default those of the CUDA driver.
-        driver: tells the version of the driver; by default that of the CUDA driver.
+        driver: tells the newest CUDA version of the driver, ``13.0``; by default that of the CUDA driver.
             Both raise :class:`MissingPiece` where there is none.
     """
+    gpus, listed = _gpus(devices or _cuda_devices, driver or _cuda_driver)
     return (
         _python(),
         _nvrtc(),
         _headers(),
         _architectures(),
-        _wmma_compile(),
+        *(_wmma_compile(arch) for arch in _probed(listed)),
         _nvjitlink(),
         _cache(cache.default()),
+        _temporary(),
+        *gpus,
         _nvdisasm(),
-        *_gpus(devices or _cuda_devices, driver or _cuda_driver),
         _nvcc(),
+        _sanitizer(),
         _cublas(_library_folders()),
+        _nvmath(),
     )
 
 
@@ -129,32 +149,33 @@ def ok(findings: Iterable[Finding]) -> bool:
 
 
 def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()}, wmmagen {__version__}", "", True)
+    parts = [platform.python_version(), f"wmmagen {__version__}"]
+    if bindings := _distribution("cuda-bindings"):
+        parts.append(f"cuda-bindings {bindings}")
+    return Finding("Python", "ok", ", ".join(parts), "", True)
 
 
 def _nvrtc() -> Finding:
     try:
-        major, minor = nvrtc.version()
+        number = nvrtc.version()
         path = nvrtc.library()
     except MissingPiece as error:
-        return _absent("NVRTC", error, "without it no kernel can be compiled", needed=True)
-    return Finding("NVRTC", "ok", _joined(f"{major}.{minor}", path), "", True)
+        return _absent("NVRTC", error, "it compiles: without it there is no kernel", needed=True)
+    return Finding("NVRTC", "ok", _joined(_spelt(number), path), "", True)
 
 
 def _headers() -> Finding:
+    name = "CUDA headers"
     try:
         found = nvrtc.headers()
     except MissingPiece as error:
-        return _absent("CUDA headers", error, "without them no WMMA kernel can be compiled", needed=True)
+        return _absent(name, error, "every WMMA kernel includes them", needed=True)
     detail = f"{found.version}, {', '.join(found.directories)} ({found.origin})"
-    try:
-        compiler = "{}.{}".format(*nvrtc.version())
-    except MissingPiece:
-        return Finding("CUDA headers", "ok", detail, "", True)
-    if found.version != compiler:
+    compiler = _compiler()
+    if compiler is not None and found.version != _spelt(compiler):
         fix = f"install both of one release: {nvrtc.INSTALL}"
-        return Finding("CUDA headers", "warning", f"{detail}; NVRTC is {compiler}", fix, True)
-    return Finding("CUDA headers", "ok", detail, "", True)
+        return Finding(name, "warning", f"{detail}; NVRTC is {_spelt(compiler)}", fix, True)
+    return Finding(name, "ok", detail, "", True)
 
 
 def _architectures() -> Finding:
@@ -170,27 +191,39 @@ def _architectures() -> Finding:
     return Finding("architectures", "ok", detail, "", True)
 
 
-def _wmma_compile() -> Finding:
-    arch = archs.ARCHS[75]
+def _probed(devices: Iterable[Device]) -> tuple[Arch, ...]:
+    """The architectures of the GPUs that kernels can be compiled for, each once; the oldest one where there is none."""
+    compiled_for = _compiled_for() or ()
+    here = {device.sm for device in devices} & set(compiled_for) & archs.ARCHS.keys()
+    return tuple(archs.ARCHS[sm] for sm in sorted(here or {75}))
+
+
+def _wmma_compile(arch: Arch) -> Finding:
     name = f"a WMMA compile for {arch}"
     try:
         binary = nvrtc.compile_source(PROBE_SOURCE, PROBE_ENTRY, arch)
     except (MissingPiece, CompileError) as error:
-        return _absent(name, error, "", needed=True)
+        return _absent(name, error, "it shows that compiler and headers work together", needed=True)
     return Finding(name, "ok", f"{binary.seconds:.2f} s, {binary.registers} registers", "", True)
 
 
-# What adds to it -----------------------------------------------------------------------------------------------------
-
-
-def _nvjitlink() -> Finding:
-    adds = "it assembles a kernel made for one architecture for another card"
+def _compiler() -> tuple[int, int] | None:
+    """The version of NVRTC; None without NVRTC, which is a finding of its own."""
     try:
-        major, minor = nvrtc.nvjitlink_version()
-        path = nvrtc.nvjitlink_library()
-    except MissingPiece as error:
-        return _absent("nvJitLink", error, adds, needed=False)
-    return Finding("nvJitLink", "ok", _joined(f"{major}.{minor}", path), "", False)
+        return nvrtc.version()
+    except MissingPiece:
+        return None
+
+
+def _compiled_for() -> tuple[int, ...] | None:
+    """What NVRTC compiles for; None without NVRTC."""
+    try:
+        return nvrtc.supported_archs()
+    except MissingPiece:
+        return None
+
+
+# Folders -------------------------------------------------------------------------------------------------------------
 
 
 def _cache(kept: cache.Cache) -> Finding:
@@ -202,49 +235,83 @@ def _cache(kept: cache.Cache) -> Finding:
     if not kept.writable():
         fix = f"make the folder one that can be written, or set {cache.VARIABLE} to one"
         return Finding(name, "warning", f"{held}; it cannot be written, and nothing new is kept", fix, False)
-    return Finding(name, "ok", held, "", False)
+    free = _free_bytes(kept.folder)
+    detail = f"{held}, {_gib(free)} free"
+    if free < kept.limit_bytes - usage.bytes:
+        fix = f"free some space, or set {cache.VARIABLE} to a folder on another disk"
+        return Finding(name, "warning", f"{detail}, less than it may still take", fix, False)
+    return Finding(name, "ok", detail, "", False)
 
 
-def _nvdisasm() -> Finding:
+def _temporary() -> Finding:
+    name = "temporary folder"
     try:
-        path = sass.locate()
-        title = sass.title(path)
-    except (MissingPiece, DisassemblyError) as error:
-        return _absent("nvdisasm", error, "without it `wmmagen compile` does not lint machine code", needed=False)
-    return Finding("nvdisasm", "ok", _joined(title.removeprefix("nvdisasm "), str(path)), "", False)
+        folder = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        fix = "set TMPDIR to a folder that can be written"
+        adds = "sweeps keep precompiled headers there, and the lint what it reads"
+        return Finding(name, "missing", str(error.strerror), fix, False, adds)
+    return Finding(name, "ok", f"{folder}, {_gib(_free_bytes(folder))} free", "", False)
 
 
-def _gpus(devices: Devices, driver: Driver) -> tuple[Finding, ...]:
-    """The driver, then one finding per GPU. Nothing more is asked of a driver that did not answer."""
-    adds = "without it kernels are compiled, not run on a GPU"
+def _free_bytes(folder: Path) -> int:
+    """Free space of the disk of ``folder``, or of the nearest one above it that is there."""
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    return shutil.disk_usage(there).free
+
+
+# GPUs ----------------------------------------------------------------------------------------------------------------
+
+
+def _gpus(devices: Devices, driver: Driver) -> tuple[tuple[Finding, ...], tuple[Device, ...]]:
+    """The driver and one finding per GPU, and the GPUs. Nothing more is asked of a driver that did not answer."""
+    adds = "it runs kernels: verdicts and times come from it"
     try:
         version = _within(DRIVER_LIMIT_S, driver)
     except TimeoutError:
-        return (_silent("GPU driver"),)
+        return (_silent("GPU driver"),), ()
     except MissingPiece as error:
-        return (_absent("GPU driver", error, adds, needed=False),)
-    found = Finding("GPU driver", "ok", version, "", False)
+        return (_absent("GPU driver", error, adds, needed=False),), ()
+    found = _driver(version)
     try:
-        listed = _within(DRIVER_LIMIT_S, devices)
+        listed = tuple(_within(DRIVER_LIMIT_S, devices))
     except TimeoutError:
-        return found, _silent("GPU")
+        return (found, _silent("GPU")), ()
     except MissingPiece as error:
-        return found, _absent("GPU", error, adds, needed=False)
+        return (found, _absent("GPU", error, adds, needed=False)), ()
     compiled_for = _compiled_for()
-    return found, *(_gpu(device, version, compiled_for) for device in listed)
+    return (found, *(_gpu(device, compiled_for) for device in listed)), listed
 
 
-def _compiled_for() -> tuple[int, ...] | None:
-    """What NVRTC compiles for; None without NVRTC, which is a finding of its own."""
-    try:
-        return nvrtc.supported_archs()
-    except MissingPiece:
-        return None
+def _driver(version: str) -> Finding:
+    """What a driver of the newest CUDA version ``version`` is worth: machine code of a later major version is refused.
+
+    Source: CUDA Compatibility, "Minor Version Compatibility".
+    """
+    name = "GPU driver"
+    detail = _joined(_module_version(), f"CUDA {version}")
+    compiler = _compiler()
+    if compiler is not None and _major(version) < compiler[0]:
+        fix = f"update the NVIDIA driver to one of CUDA {compiler[0]}"
+        return Finding(name, "warning", f"{detail}; it may refuse what NVRTC {_spelt(compiler)} compiles", fix, False)
+    return Finding(name, "ok", detail, "", False)
 
 
-def _gpu(device: Device, driver: str, compiled_for: tuple[int, ...] | None) -> Finding:
+#: Where Linux tells the version of the kernel's part of the driver.
+_MODULE_FILES = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
+
+
+def _module_version() -> str:
+    """``580.95.05``; empty where the system does not tell."""
+    for path in _MODULE_FILES:
+        if path.is_file() and (match := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", path.read_text(encoding="utf-8"))):
+            return match[0]
+    return ""
+
+
+def _gpu(device: Device, compiled_for: tuple[int, ...] | None) -> Finding:
     name = f"GPU {device.index}"
-    detail = f"{device.name}, sm_{device.sm}, driver {driver}"
+    detail = f"{device.name}, sm_{device.sm}, {_gib(device.memory_bytes)}"
     try:
         archs.find(str(device.sm))
     except ConfigError as error:
@@ -260,22 +327,90 @@ def _silent(name: str) -> Finding:
     return Finding(name, "warning", detail, "see whether nvidia-smi answers; a GPU that hangs needs a restart", False)
 
 
+# What adds to it -----------------------------------------------------------------------------------------------------
+
+
+def _nvjitlink() -> Finding:
+    """An assembler that is older than the compiler may not know its PTX."""
+    name = "nvJitLink"
+    try:
+        number = nvrtc.nvjitlink_version()
+        path = nvrtc.nvjitlink_library()
+    except MissingPiece as error:
+        adds = "it assembles a kernel made for one architecture for another card"
+        return _absent(name, error, adds, needed=False)
+    return _not_older(name, _joined(_spelt(number), path), number, nvrtc.INSTALL_NVJITLINK)
+
+
+def _nvdisasm() -> Finding:
+    name = "nvdisasm"
+    try:
+        path = sass.locate()
+        title = sass.title(path)
+    except (MissingPiece, DisassemblyError) as error:
+        return _absent(name, error, "it reads machine code, for the lint of `wmmagen compile`", needed=False)
+    version = title.removeprefix("nvdisasm ")
+    major, minor = version.split(".")
+    return _not_older(name, _joined(version, str(path)), (int(major), int(minor)), sass.INSTALL)
+
+
+def _not_older(name: str, detail: str, number: tuple[int, int], install: str) -> Finding:
+    """A tool that reads what NVRTC made, and has to be as new."""
+    compiler = _compiler()
+    if compiler is not None and number < compiler:
+        told = f"{detail}; older than NVRTC {_spelt(compiler)}, whose output it may not know"
+        return Finding(name, "warning", told, f"install both of one release: {install}", False)
+    return Finding(name, "ok", detail, "", False)
+
+
 def _nvcc() -> Finding:
-    path = shutil.which("nvcc")
+    name = "nvcc"
+    path = _program(name)
     if path is None:
-        detail = "not on PATH; it would build the emitted files into a program here"
-        return Finding("nvcc", "missing", detail, "pip install 'cuda-toolkit[nvcc,cccl]'", False)
-    return Finding("nvcc", "ok", path, "", False)
+        adds = "it builds emitted files into programs"
+        return Finding(name, "missing", "neither on the PATH nor in a toolkit", INSTALL_NVCC, False, adds)
+    version = _asked_version(path)
+    detail = _joined(version, str(path))
+    if not version:
+        return Finding(name, "warning", f"{detail}; it does not say its version", f"see why: {path} --version", False)
+    if _major(version) != TOOLKIT:
+        return Finding(name, "warning", f"{detail}; emitted files are made for CUDA {TOOLKIT}", INSTALL_NVCC, False)
+    return Finding(name, "ok", detail, "", False)
+
+
+def _sanitizer() -> Finding:
+    name = "compute-sanitizer"
+    path = _program(name)
+    if path is None:
+        adds = "it looks for bad accesses and races in programs with emitted kernels"
+        return Finding(name, "missing", "neither on the PATH nor in a toolkit", INSTALL_SANITIZER, False, adds)
+    return Finding(name, "ok", _joined(_asked_version(path), str(path)), "", False)
 
 
 def _cublas(folders: Iterable[Path]) -> Finding:
     """Looks for the file and does not load it: the library is hundreds of megabytes."""
+    name = "cuBLASLt"
     for folder in folders:
-        for pattern in ("libcublas.so*", "cublas64_*.dll"):
+        for pattern in ("libcublasLt.so*", "cublasLt64_*.dll"):
             for path in sorted(folder.glob(pattern)):
-                return Finding("cuBLAS", "ok", str(path), "", False)
-    detail = "not found; it is what the times of kernels are compared with"
-    return Finding("cuBLAS", "missing", detail, INSTALL_CUBLAS, False)
+                return Finding(name, "ok", _joined(_library_version(path), str(path)), "", False)
+    adds = "times of kernels are compared with its times"
+    return Finding(name, "missing", "its library is not here", INSTALL_CUBLAS, False, adds)
+
+
+def _library_version(path: Path) -> str:
+    """Of a wheel's library what the wheel says, else what the file's full name says; empty where that is no more."""
+    if any(path.is_relative_to(root) for root in nvrtc.wheel_roots()):
+        return _distribution("nvidia-cublas")
+    match = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path.resolve().name)
+    return match[1] if match else ""
+
+
+def _nvmath() -> Finding:
+    name = "nvmath-python"
+    if version := _distribution(name):
+        return Finding(name, "ok", version, "", False)
+    return Finding(name, "missing", "it is not installed", INSTALL_NVMATH, False, "through it cuBLASLt is called")
 
 
 def _library_folders() -> list[Path]:
@@ -285,16 +420,66 @@ def _library_folders() -> list[Path]:
         path for root in nvrtc.wheel_roots() for pattern in wheel_patterns for path in sorted(root.glob(pattern))
     ]
     folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return folders + [Path(root) / inner for root in toolkits if root for inner in ("lib64", "bin")]
+    return folders + [root / inner for root in _toolkits() for inner in ("lib64", "bin")]
+
+
+def _toolkits() -> list[Path]:
+    """Where a toolkit may be installed that is no wheel."""
+    roots = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    return [Path(root) for root in roots if root]
 
 
 # Help ----------------------------------------------------------------------------------------------------------------
 
 
+def _program(name: str) -> Path | None:
+    """A program of the toolkit: the one that a shell finds, else of a wheel, else of an installed toolkit."""
+    if on_path := shutil.which(name):
+        return Path(on_path)
+    in_wheels = (path for root in nvrtc.wheel_roots() for path in sorted(root.glob(f"*/bin/{name}")))
+    places = (*in_wheels, *(root / "bin" / name for root in _toolkits()))
+    return next((path for path in places if path.is_file() and os.access(path, os.X_OK)), None)
+
+
+def _asked_version(program: Path) -> str:
+    """What ``program`` answers to ``--version``, the number alone; empty where it does not say it."""
+    try:
+        done = subprocess.run(
+            [str(program), "--version"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROGRAM_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r"\b(?:release|Version) ([0-9]+(?:\.[0-9]+)+)", done.stdout)
+    return match[1] if match else ""
+
+
+def _distribution(name: str) -> str:
+    """The version of an installed distribution; empty where there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _spelt(number: tuple[int, int]) -> str:
+    return "{}.{}".format(*number)
+
+
+def _major(version: str) -> int:
+    return int(version.split(".")[0])
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
 def _absent(name: str, error: WmmagenError, adds: str, *, needed: bool) -> Finding:
-    detail = f"{error.message}; {adds}" if adds else error.message
-    return Finding(name, "missing", detail, error.fix, needed)
+    return Finding(name, "missing", error.message, error.fix, needed, adds)
 
 
 def _joined(*parts: str) -> str:

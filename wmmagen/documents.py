@@ -1,4 +1,4 @@
-"""The documents that are made from tables, so that they cannot say anything else: ``RULES.md`` and ``NAMES.md``.
+"""RULES.md, NAMES.md and JSON.md, which are made from tables so that they cannot say anything else.
 
 ``python -m wmmagen.documents`` writes them again.
 """
@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+from wmmagen import schemas
 from wmmagen.config import (
     LINEAR,
     MAX_COUNT,
@@ -169,7 +171,61 @@ The launcher exports the name as its C symbol; the kernel's own symbol is the na
 """
 
 
-DOCUMENTS = {"RULES.md": rules_markdown, "NAMES.md": names_markdown}
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON.
+
+
+def json_markdown() -> str:
+    """``JSON.md``: every field that ``--json`` prints, from the published schemas."""
+    head = f"""\
+# What --json prints
+
+{_MADE.replace("tables", "schemas")}
+
+One document on standard output and nothing else there. Fields may be added, none is renamed or changes its meaning.
+What is marked *sometimes* may be absent. `[]` stands for each element of a list, `*` for each key of an object.
+
+The schemas are JSON Schema, draft 2020-12. `wmmagen schema COMMAND` prints one; they lie in `wmmagen/schemas`.
+"""
+    return "\n".join([head, *(_document(name) for name in schemas.names())])
+
+
+def _document(name: str) -> str:
+    schema = schemas.read(name)
+    rows = "".join(f"| `{path}` | {kind} | {meaning} |\n" for path, kind, meaning in _described(schema, ""))
+    head = "| field | type | meaning |\n|---|---|---|\n"
+    return f"## {name}\n\n{_made_by(schema)}\n\n{head}{rows}"
+
+
+def _made_by(schema: dict[str, Any]) -> str:
+    reference = schema.get("$ref")
+    return f"`{schema['title']}`" + (f": any schema of {reference}, with" if reference else "")
+
+
+def _described(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Path, type and meaning of every field below ``schema``, in its order."""
+    for name, inner in schema.get("properties", {}).items():
+        path = f"{prefix}{name}"
+        sometimes = "" if name in schema.get("required", ()) else "*sometimes* "
+        yield path, sometimes + _kind(inner), inner["description"]
+        yield from _described(inner, f"{path}.")
+        yield from _described(inner.get("items", {}), f"{path}[].")
+        yield from _described(inner.get("additionalProperties", {}), f"{path}.*.")
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """The type in words; of a few words, the words."""
+    if "enum" in schema or "const" in schema:
+        return _words(schema.get("enum", [schema.get("const")]))
+    kinds = schema["type"]
+    if kinds == "array":
+        return f"list: {_kind(schema['items'])}"
+    if "additionalProperties" in schema:
+        return f"object: {_kind(schema['additionalProperties'])}"
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
+
+
+DOCUMENTS = {"RULES.md": rules_markdown, "NAMES.md": names_markdown, "JSON.md": json_markdown}
 
 
 def main() -> None:

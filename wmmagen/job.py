@@ -128,6 +128,8 @@ class Result:
             "study": self.request.study_name,
             "arch": self.place.arch.name,
             "backend": self.place.name,
+            "device": self.place.device,
+            "foreign": self.place.foreign,
             "problem": str(self.problem),
             "outcomes": self.tally.counts,
             "best": None

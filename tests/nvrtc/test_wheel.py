@@ -30,6 +30,7 @@ def test_the_wheel_holds_what_it_needs(wheel: Path) -> None:
     assert templates
     assert templates <= held
     assert "wmmagen/py.typed" in held
+    assert {f"wmmagen/schemas/{p.name}" for p in (ROOT / "wmmagen" / "schemas").glob("*.json")} <= held
     assert not any(name.startswith("tests/") for name in held)
 
 
@@ -62,5 +63,6 @@ def test_a_fresh_environment_renders_from_an_empty_folder(wheel: Path, tmp_path:
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
     ).stdout  # fmt: skip
     assert run("render", "", "--arch", "sm_75") == here
+    assert '"urn:wmmagen:schema:sweep"' in run("schema", "sweep")
     assert "pad_a=0 or 8" in run("check", "pad_a=4", "--arch", "sm_75", status=2)
     assert list(empty.iterdir()) == []

@@ -25,7 +25,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "render": (("rules", "derive", "coverage", "config", "arch", "expr"), ("jinja2",)),
-    "documents": (("rules", "config", "dtypes"), ()),
+    "schemas": (("errors",), ()),
+    "documents": (("schemas", "rules", "config", "dtypes"), ()),
     "nvrtc": (("arch", "errors"), ("cuda",)),
     "cache": (("nvrtc", "arch"), ()),
     "foundry": (("cache", "nvrtc", "supervisor", "arch", "errors"), ()),
@@ -72,7 +73,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "show": (("job", "tune", "trial", "lint", "records", "rules", "space", "doctor", "config"), ("rich",)),
     "cli": (
         (
-            "job", "show", "emit", "trial", "lint", "documents", "doctor", "rules", "space", "coverage",
+            "job", "show", "emit", "trial", "lint", "documents", "schemas", "doctor", "rules", "space", "coverage",
             "defaults", "nvrtc", "foundry", "backends.pick", "config", "arch", "errors",
         ),
         ("typer",),

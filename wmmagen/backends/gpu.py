@@ -36,11 +36,13 @@ class DeviceInfo:
         index: the driver's number of it.
         name: ``NVIDIA H200``.
         sm: 10 * major + minor of its compute capability.
+        memory_bytes: all of its memory.
     """
 
     index: int
     name: str
     sm: int
+    memory_bytes: int
 
     def __str__(self) -> str:
         return f"{self.name} (sm_{self.sm})"
@@ -76,7 +78,8 @@ def _describe(driver: types.ModuleType, index: int) -> DeviceInfo:
     attribute = driver.CUdevice_attribute
     major = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
     minor = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
-    return DeviceInfo(index, name.split(b"\0")[0].decode(errors="replace"), 10 * major + minor)
+    memory = _call(driver, driver.cuDeviceTotalMem, handle)
+    return DeviceInfo(index, name.split(b"\0")[0].decode(errors="replace"), 10 * major + minor, memory)
 
 
 def _initialised() -> types.ModuleType:

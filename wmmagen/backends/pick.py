@@ -59,7 +59,17 @@ class Place:
     @property
     def ranks(self) -> bool:
         """Whether times of here rank: there is a clock, and the card is of the architecture."""
-        return self.backend is not None and self.backend.clocked and not self.backend.foreign(self.arch)
+        return self.backend is not None and self.backend.clocked and not self.foreign
+
+    @property
+    def foreign(self) -> bool:
+        """Whether kernels are assembled again for a card of another architecture: verdicts hold, times do not rank."""
+        return self.backend is not None and self.backend.foreign(self.arch)
+
+    @property
+    def device(self) -> str | None:
+        """The card or processor that runs them; None where nothing does."""
+        return self.backend.device if self.backend else None
 
     @property
     def name(self) -> str:
@@ -74,7 +84,7 @@ class Place:
                 f"backend none: {self.why}. Kernels are compiled for {self.arch} and not run: "
                 "nothing is validated or timed."
             )
-        if self.backend.foreign(self.arch):
+        if self.foreign:
             return (
                 f"backend {self.name}: {self.backend.device} runs {self.arch} kernels assembled again for it: "
                 "verdicts hold, times are foreign and never rank."
