@@ -37,12 +37,17 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "freivalds": (("reference", "layout", "config"), ()),
     "verdict": (("freivalds", "reference", "layout", "dtypes"), ()),
     "timing": (("errors",), ()),
+    "chips": ((), ()),
     "backends": (("arch", "nvrtc", "timing"), ()),
     "supervisor": (("errors",), ()),
     "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
-    "backends.card": (("backends", "errors", "timing"), ("cuda",)),
+    "backends.card": (("backends", "backends.sensor", "errors", "timing"), ("cuda",)),
+    "backends.sensor": (("timing",), ("cuda",)),
     "backends.gpu": (
-        ("backends", "supervisor", "backends.worker", "foundry", "nvrtc", "arch", "errors", "timing"),
+        (
+            "backends", "supervisor", "backends.worker", "backends.card", "foundry", "nvrtc", "arch", "errors",
+            "timing",
+        ),
         ("cuda",),
     ),
     "backends.pick": (("backends", "backends.gpu", "records", "arch", "errors"), ()),
@@ -50,7 +55,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
-            "backends",
+            "backends", "chips",
             "records", "timing", "config", "arch", "errors",
         ),
         (),
