@@ -165,9 +165,9 @@ def test_a_third_party_has_one_door(party: str, rooms: list[str]) -> None:
 
 def test_the_driver_has_its_doors_among_the_backends() -> None:
     """The CUDA driver is reached from the GPU backend alone; NVRTC and nvJitLink need none."""
-    doors = [
-        room
-        for room, path in ROOMS.items()
-        if any(n.startswith(("cuda.core", "cuda.bindings.driver")) for n in imported_modules(path))
-    ]
-    assert doors == ["backends.card", "backends.gpu"]
+
+    def doors(*modules: str) -> list[str]:
+        return [room for room, path in ROOMS.items() if any(n.startswith(modules) for n in imported_modules(path))]
+
+    assert doors("cuda.core", "cuda.bindings.driver") == ["backends.card", "backends.gpu"]
+    assert doors("cuda.bindings.nvml") == ["backends.card", "backends.sensor"]

@@ -105,7 +105,7 @@ class Backend(Protocol):
         """Time kernels in turns, each over copies of its own buffers; see :func:`wmmagen.timing.compare`.
 
         Raises:
-            Fault: as for :meth:`run`; of which subject, its words say where they can.
+            Fault: as for :meth:`run`, of any of them.
             RequestError: this backend has no clock.
         """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cuda import pathfinder
 from cuda.bindings import nvml
 
 from wmmagen.timing import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, Reading, Sensor
@@ -22,6 +21,10 @@ _REASONS = {
 }
 
 
+#: What the bindings raise for a library that is not there, or one without a function; both are kinds of it.
+_ABSENT = (RuntimeError,)
+
+
 def find(pci_bus_id: str) -> Sensor | None:
     """The sensor of the GPU at ``pci_bus_id``; None where NVML is not there or tells neither clock nor reasons.
 
@@ -31,7 +34,7 @@ def find(pci_bus_id: str) -> Sensor | None:
         nvml.init_v2()
         sensor = NvmlSensor(nvml.device_get_handle_by_pci_bus_id_v2(pci_bus_id))
         sensor.read()
-    except (nvml.NvmlError, pathfinder.DynamicLibNotFoundError):
+    except (nvml.NvmlError, *_ABSENT):
         return None
     return sensor
 
@@ -72,5 +75,5 @@ def _perhaps(ask: Callable[[], int]) -> int | None:
     """An answer that not every device or driver has."""
     try:
         return int(ask())
-    except (nvml.NotSupportedError, nvml.FunctionNotFoundError):
+    except (nvml.NotSupportedError, nvml.FunctionNotFoundError, *_ABSENT):
         return None
