@@ -23,6 +23,7 @@ from wmmagen import timing
 from wmmagen.backends import Launch, Pointer, gpu, worker
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
 from wmmagen.supervisor import READY, Channel, Supervisor
+from wmmagen.timing import NO_SENSOR, PARTLY_COLD, TimingProtocol
 
 LIMIT_S = 30.0
 SHORT_S = 1.0
@@ -419,9 +420,12 @@ def test_any_other_error_ends_the_worker() -> None:
 class FakeStream:
     """Runs a queue of graphs of 2 ms; the host takes 50 us to each of them, and time passes only where it waits."""
 
+    handle = None
+
     def __init__(self) -> None:
         self.busy_until_us = 0.0
         self.host_us = 0.0
+        self.nodes: list[str] = []
 
     def record(self, event: FakeEvent) -> None:
         event.at_us = max(self.busy_until_us, self.host_us)
@@ -489,7 +493,7 @@ class FakeGraph:
 class FakeLaunch:
     name: str
 
-    def enqueue(self, graph: FakeGraph) -> None:
+    def enqueue(self, graph: FakeGraph | FakeStream) -> None:
         graph.nodes.append(self.name)
 
 
@@ -526,6 +530,8 @@ class FakeDriver:
     """Memory of the driver: what was allocated, copied and freed."""
 
     CUresult = types.SimpleNamespace(CUDA_SUCCESS=0)
+    CUdevice_attribute = types.SimpleNamespace(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE=38)
+    l2_bytes = 1000
 
     def __init__(self) -> None:
         self.live: dict[int, bytes] = {}
@@ -535,6 +541,13 @@ class FakeDriver:
         address, self.next = self.next, self.next + 512 * (1 + size // 512)
         self.live[address] = b""
         return 0, address
+
+    def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[int, int]:
+        assert (attribute, device) == (38, 7)
+        return 0, self.l2_bytes
+
+    def cuMemGetInfo(self) -> tuple[int, int, int]:
+        return 0, 100_000, 200_000
 
     def cuMemFree(self, address: int) -> tuple[int]:
         del self.live[address]
@@ -564,6 +577,62 @@ def test_copies_hold_the_same_bytes_and_all_memory_is_given_back(monkeypatch: py
     memory = card._Memory(stream)
     memory.place(buffers)
     memory.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert not driver.live
+
+
+class FakeRecipe:
+    """Launches that are named by where the copy lies that they work on."""
+
+    def __init__(self, size: int, fault: LaunchFault | None = None) -> None:
+        self.buffers = [np.zeros(size, np.uint8), np.zeros(size, np.uint8)]
+        self.fault = fault
+        self.copies: list[Any] = []
+
+    def prepare(self, card: object, copies: Any) -> list[FakeLaunch]:
+        self.copies = copies
+        if self.fault:
+            raise self.fault
+        return [FakeLaunch(str(addresses[0])) for addresses in copies]
+
+
+@pytest.fixture
+def card_of(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, FakeDriver, FakeDevice]:
+    """A card of fakes, without a sensor."""
+    card = pytest.importorskip("wmmagen.backends.card")
+    driver, stream = FakeDriver(), FakeStream()
+    monkeypatch.setattr(card, "driver", driver)
+    made = object.__new__(card.Card)
+    vars(made).update(_device=FakeDevice(stream), _stream=stream, _handle=7, _sensor=None)
+    return made, driver, made._device
+
+
+def test_a_cold_comparison_rotates_and_gives_all_memory_back(card_of: tuple[Any, FakeDriver, FakeDevice]) -> None:
+    card, driver, device = card_of
+    small, large, huge = FakeRecipe(250), FakeRecipe(3000), FakeRecipe(30_000)
+    protocol = TimingProtocol(mode="cold", warmup_min_s=0.0)
+    result = card.compare([small, large, huge], protocol)
+    # Four times an L2 of 1,000 bytes; two at least; and no more than four fifths of the free memory hold.
+    assert [len(recipe.copies) for recipe in (small, large, huge)] == [8, 2, 1]
+    flags = [timing.flags for timing in result.timings]
+    assert flags == [(NO_SENSOR,), (NO_SENSOR,), (NO_SENSOR, PARTLY_COLD)]
+    assert all(timing.launches % copies == 0 for timing, copies in zip(result.timings, (8, 2, 1), strict=True))
+    turn = [str(addresses[0]) for addresses in small.copies]
+    first = next(graph for graph in device.graphs if graph.nodes[0] == turn[0])
+    assert len(set(turn)) == 8 and first.nodes[:8] == turn
+    assert not driver.live
+
+
+def test_warm_subjects_have_one_copy(card_of: tuple[Any, FakeDriver, FakeDevice]) -> None:
+    card, driver, _ = card_of
+    recipe = FakeRecipe(250)
+    assert card.compare([recipe], TimingProtocol(warmup_min_s=0.0)).timings[0].mode == "warm"
+    assert len(recipe.copies) == 1 and not driver.live
+
+
+def test_a_comparison_that_fails_gives_all_memory_back(card_of: tuple[Any, FakeDriver, FakeDevice]) -> None:
+    card, driver, _ = card_of
+    with pytest.raises(LaunchFault, match="no such"):
+        card.compare([FakeRecipe(250), FakeRecipe(250, LaunchFault("no such kernel"))], TimingProtocol())
     assert not driver.live
 
 
