@@ -10,13 +10,13 @@ import numpy as np
 
 from wmmagen import derive
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.backends import Bytes, Launch, Pointer, Subject
 from wmmagen.config import KernelConfig, Operation, parse
 from wmmagen.dtypes import ElementType
 from wmmagen.errors import Fault
 from wmmagen.layout import value_dtype
 from wmmagen.nvrtc import Binary
-from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.timing import Comparison, Timing, TimingProtocol
 
 
 @dataclass
@@ -79,7 +79,11 @@ class NumpyBackend:
         self._fail(launch)
         # Any function of the name will do, as long as it is the same every time.
         median = 10.0 + sum(launch.entry.encode()) % 97
-        return Timing(median, (median - 0.01, median + 0.01), 15, 40, "warm", "normal", True, ())
+        return Timing(median, (median - 0.01, median + 0.01), 15, 40, protocol.mode, protocol.data, True, ())
+
+    def compare(self, subjects: Sequence[Subject], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
+        timings = [self.time(s.binary, s.launch, s.buffers, protocol, limit_s=limit_s) for s in subjects]
+        return Comparison(tuple(timings), tuple((timing.median_us,) * timing.samples for timing in timings))
 
     def close(self) -> None:
         pass

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from wmmagen import coverage, derive, foundry, freivalds, layout, reference, rules
+from wmmagen import chips, coverage, derive, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
-from wmmagen.backends import Backend, Bytes, Launch, Pointer
+from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
 from wmmagen.config import Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, LaunchFault
@@ -26,7 +26,7 @@ from wmmagen.nvrtc import Binary
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.reference import Inputs, Units
 from wmmagen.render import Source, render
-from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
 from wmmagen.verdict import Tiles, explain, judge
 
 #: A launch that takes longer than this counts as one that never ends.
@@ -197,8 +197,12 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ..
 
 
 @lru_cache(maxsize=2)
-def _normal_buffers(problem: Problem) -> tuple[Bytes, ...]:
-    *operands, d = layout.images(problem)
+def _timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
+    """A, B and C as the problem has them, and a blank D."""
+    images = layout.images(problem)
+    if data == "integers":
+        return _hostile_buffers(reference.exact_inputs(problem), images)
+    *operands, d = images
     values = reference.normal_inputs(problem)
     return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
 
@@ -298,17 +302,89 @@ def validate(
     return runs
 
 
+def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Data = "normal") -> Subject:
+    """What a backend times: the launch of ``config`` on ``problem``, with buffers full of ``data``.
+
+    Raises:
+        ConfigError: integers were asked for, and none can be proved exact for ``problem``.
+    """
+    launch = launch_of(binary.entry, config, problem, layout.images(problem))
+    return Subject(binary, launch, _timed_buffers(problem, data))
+
+
 def time_it(
     config: KernelConfig, binary: Binary, backend: Backend, problem: Problem, protocol: TimingProtocol
 ) -> Timing:
-    """Time ``config`` on normal-distributed data.
+    """Time ``config`` on the data that ``protocol`` names.
 
     Raises:
-        Fault: the launch failed, hung or crashed, or the clock said nothing.
+        Fault: the launch failed, hung or crashed, the clock said nothing, or it said what cannot be.
+        ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
-    launch = launch_of(binary.entry, config, problem, layout.images(problem))
-    buffers = _normal_buffers(problem)
-    return backend.time(binary, launch, buffers, protocol, limit_s=_limit(TIME_LIMIT_S, buffers))
+    subject = subject_of(config, binary, problem, protocol.data)
+    limit_s = _limit(TIME_LIMIT_S, subject.buffers)
+    found = backend.time(binary, subject.launch, subject.buffers, protocol, limit_s=limit_s)
+    demand_possible(problem, found, backend.device)
+    return found
+
+
+def compare(subjects: Sequence[Subject], backend: Backend, protocol: TimingProtocol) -> Comparison:
+    """Time kernels in turns; :func:`subject_of` makes them, :func:`demand_possible` judges their times.
+
+    Raises:
+        Fault: a launch failed, hung or crashed, or the clock said nothing.
+    """
+    buffers = [buffer for subject in subjects for buffer in subject.buffers]
+    return backend.compare(subjects, protocol, limit_s=_limit(TIME_LIMIT_S * len(subjects), buffers))
+
+
+def floor_us(problem: Problem, measured: Timing, device: str) -> float:
+    """Microseconds below which ``measured`` cannot be a time of ``problem`` on ``device``.
+
+    The peaks are those of the chip at the highest clock that was seen. 0 on a chip that the table does not have.
+    """
+    chip, o = chips.find(device), problem.operation
+    if chip is None:
+        return 0.0
+    clock_mhz = measured.clock_range_mhz[1] if measured.clock_range_mhz else None
+    cold = PARTLY_COLD not in measured.flags
+    return timing.floor_us(
+        measured.mode,
+        operations=_operations(problem) if problem.alpha else 0.0,
+        moved_bytes=_moved_bytes(problem),
+        operations_per_s=chip.f16_per_s(o.acc.name, clock_mhz) if o.a.name == "f16" else None,
+        l2_bytes_per_s=None if chip.l2_gb_per_s is None else chip.l2_gb_per_s * 1e9,
+        dram_bytes_per_s=chip.dram_gb_per_s * 1e9 if cold else None,
+    )
+
+
+def demand_possible(problem: Problem, measured: Timing, device: str) -> None:
+    """Return where ``measured`` can be a time of ``problem`` on ``device``.
+
+    Raises:
+        LaunchFault: it lies below the floor, or above what any card does.
+    """
+    floor, rate = floor_us(problem, measured, device), tflops(problem, measured.median_us)
+    if measured.median_us < floor:
+        raise LaunchFault(
+            f"{measured.median_us:g} us lies below the floor of {device} for {problem}, {floor:g} us "
+            f"({measured.mode}; {rate:.0f} TFLOP/s): a fault, no time"
+        )
+    if rate > MAX_TFLOPS:
+        raise LaunchFault(f"{measured.median_us} us would be {rate:.0f} TFLOP/s: a fault, no time")
+
+
+def _operations(problem: Problem) -> float:
+    """A multiply-add is two."""
+    return 2.0 * problem.m * problem.n * problem.k
+
+
+def _moved_bytes(problem: Problem) -> float:
+    """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
+    p, o = problem, problem.operation
+    operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0
+    results = p.m * p.n * o.d.bits * (2 if p.beta else 1)
+    return (operands + results) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:
@@ -365,16 +441,12 @@ def _run_story(story: _Story, binary: Binary, backend: Backend, protocol: Timing
         return story.ends(Outcome.WRONG, story.runs[-1].mismatch)
     if protocol is None or not backend.clocked:
         return story.ends(Outcome.OK)
-    timing = time_it(config, binary, backend, problem, protocol)
-    if tflops(problem, timing.median_us) > MAX_TFLOPS:
-        raise LaunchFault(
-            f"{timing.median_us} us would be {tflops(problem, timing.median_us):.0f} TFLOP/s: a fault, no time"
-        )
+    measured = time_it(config, binary, backend, problem, protocol)
     # A kernel that is right once and wrong after a thousand launches is wrong.
     story.runs.append(check_run(config, binary, backend, problem))
     if not story.runs[-1].exact:
         return story.ends(Outcome.WRONG, f"after timing: {story.runs[-1].mismatch}")
-    story.timing = timing
+    story.timing = measured
     return story.ends(Outcome.OK)
 
 
@@ -409,7 +481,7 @@ class _Story:
 
 def tflops(problem: Problem, median_us: float) -> float:
     """Multiply-adds of ``problem`` as 2·m·n·k operations, in 10^12 per second."""
-    return 2.0 * problem.m * problem.n * problem.k / median_us / 1e6
+    return _operations(problem) / median_us / 1e6
 
 
 def _touched(case: Case, returned: Sequence[Bytes]) -> str:

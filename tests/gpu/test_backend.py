@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from wmmagen import nvrtc
+from wmmagen import nvrtc, timing
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import Backend, Bytes, Launch, Pointer
+from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
 from wmmagen.backends.gpu import GpuBackend, devices, driver_version
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, RequestError, TimeoutFault
 from wmmagen.nvrtc import Binary
@@ -241,6 +242,68 @@ def test_twice_the_work_takes_twice_the_time(gpu: GpuBackend) -> None:
 
 def test_a_kernel_longer_than_a_replay_is_launched_once(gpu: GpuBackend) -> None:
     assert time_spin(gpu, 50_000_000).launches == 1
+
+
+def add_subject(gpu: GpuBackend, count: int) -> Subject:
+    """An addition of ``count`` elements, whose launch is as long as its data are far."""
+    launch = Launch("add", (-(-count // BLOCK), 1, 1), (BLOCK, 1, 1), 0, (Pointer(0), Pointer(1), Pointer(2), count))
+    return Subject(build(ADD, "add", gpu.arch), launch, tuple(np.zeros(4 * count, np.uint8) for _ in range(3)))
+
+
+def test_cold_data_take_longer_and_the_card_is_whole_afterwards(gpu: GpuBackend) -> None:
+    # 3 MiB, which every L2 holds.
+    subject = add_subject(gpu, 1 << 18)
+    warm, cold = (
+        gpu.time(subject.binary, subject.launch, subject.buffers, dataclasses.replace(QUICK, mode=mode))
+        for mode in ("warm", "cold")
+    )
+    assert (warm.mode, cold.mode) == ("warm", "cold")
+    assert timing.PARTLY_COLD not in cold.flags
+    assert cold.launches > 1 and warm.median_us < cold.median_us
+    check_add(gpu)
+
+
+def test_kernels_are_compared_in_turns(gpu: GpuBackend) -> None:
+    def spin(rounds: int) -> Subject:
+        launch = Launch("spin", (1, 1, 1), (32, 1, 1), 0, (Pointer(0), rounds))
+        return Subject(build(SPIN, "spin", gpu.arch), launch, (np.zeros(128, np.uint8),))
+
+    pid = gpu.worker_pid
+    result = gpu.compare([spin(200_000), spin(300_000), spin(200_000)], QUICK)
+    assert len({len(samples) for samples in result.samples}) == 1
+    assert not result.ratio(0, 1).tie and result.ratio(0, 1).low > 1.3
+    # The same kernel in the same rounds: apart by less than the protocol asks an interval to be.
+    same = result.ratio(2, 0)
+    assert same.low <= 1 + QUICK.target_half_width and same.high >= 1 - QUICK.target_half_width
+    assert gpu.worker_pid == pid
+    check_add(gpu)
+
+
+def test_one_bad_subject_is_a_fault_of_the_comparison(gpu: GpuBackend) -> None:
+    good = add_subject(gpu, 1000)
+    bad = dataclasses.replace(good, launch=dataclasses.replace(good.launch, block=(2048, 1, 1)))
+    with pytest.raises(LaunchFault):
+        gpu.compare([good, bad], QUICK)
+    far = Subject(build(FAR, "far", gpu.arch), empty_launch("far", Pointer(0)), (np.zeros(1024, np.uint8),))
+    with pytest.raises(CrashFault):
+        gpu.compare([good, far], QUICK)
+    check_add(gpu)
+
+
+def test_a_time_says_what_the_sensors_saw(gpu: GpuBackend) -> None:
+    result = time_spin(gpu, 100_000)
+    if timing.NO_SENSOR in result.flags:
+        pytest.skip(f"NVML tells nothing about {gpu.device} here")
+    assert result.clock_mhz is not None and result.clock_range_mhz is not None
+    assert 100 < result.clock_range_mhz[0] <= result.clock_mhz <= result.clock_range_mhz[1] < 5000
+
+
+def test_an_empty_kernel_is_measured_beside_a_short_one(gpu: GpuBackend) -> None:
+    subject = add_subject(gpu, 128)
+    result = gpu.time(subject.binary, subject.launch, subject.buffers, QUICK)
+    assert result.median_us < timing.SHORT_LAUNCH_US
+    assert result.empty_us is not None and 0 < result.empty_us < timing.SHORT_LAUNCH_US
+    assert time_spin(gpu, 100_000).empty_us is None
 
 
 def test_a_foreign_binary_gives_the_same_result(gpu: GpuBackend) -> None:

@@ -38,12 +38,17 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "freivalds": (("reference", "layout", "config"), ()),
     "verdict": (("freivalds", "reference", "layout", "dtypes"), ()),
     "timing": (("errors",), ()),
+    "chips": ((), ()),
     "backends": (("arch", "nvrtc", "timing"), ()),
     "supervisor": (("errors",), ()),
     "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
-    "backends.card": (("backends", "errors", "timing"), ("cuda",)),
+    "backends.card": (("backends", "backends.sensor", "errors", "timing"), ("cuda",)),
+    "backends.sensor": (("timing",), ("cuda",)),
     "backends.gpu": (
-        ("backends", "supervisor", "backends.worker", "foundry", "nvrtc", "arch", "errors", "timing"),
+        (
+            "backends", "supervisor", "backends.worker", "backends.card", "foundry", "nvrtc", "arch", "errors",
+            "timing",
+        ),
         ("cuda",),
     ),
     "backends.pick": (("backends", "backends.gpu", "records", "arch", "errors"), ()),
@@ -51,7 +56,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
-            "backends",
+            "backends", "chips",
             "records", "timing", "config", "arch", "errors",
         ),
         (),
@@ -161,9 +166,9 @@ def test_a_third_party_has_one_door(party: str, rooms: list[str]) -> None:
 
 def test_the_driver_has_its_doors_among_the_backends() -> None:
     """The CUDA driver is reached from the GPU backend alone; NVRTC and nvJitLink need none."""
-    doors = [
-        room
-        for room, path in ROOMS.items()
-        if any(n.startswith(("cuda.core", "cuda.bindings.driver")) for n in imported_modules(path))
-    ]
-    assert doors == ["backends.card", "backends.gpu"]
+
+    def doors(*modules: str) -> list[str]:
+        return [room for room, path in ROOMS.items() if any(n.startswith(modules) for n in imported_modules(path))]
+
+    assert doors("cuda.core", "cuda.bindings.driver") == ["backends.card", "backends.gpu"]
+    assert doors("cuda.bindings.nvml") == ["backends.card", "backends.sensor"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import NumpyBackend, binary_of
-from wmmagen import cli, rules, show, trial
+from wmmagen import cli, layout, rules, show, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Launch, Pointer, pick
 from wmmagen.backends.pick import Place
@@ -225,6 +225,25 @@ def test_timing_has_a_c_and_its_factors() -> None:
     ((launch, buffers),) = seen
     assert buffers == 4
     assert launch.arguments[-2:] == (0.1, 0.7)
+
+
+def test_timing_takes_the_data_that_the_protocol_names() -> None:
+    problem = Problem.packed(CONFIG.operation, 32, 64, 16, alpha=2.0, beta=0.0)
+    image, *_, last = layout.images(problem)
+    made = {data: trial.subject_of(CONFIG, binary_of(CONFIG), problem, data) for data in ("normal", "integers")}
+    values = {data: image.unpack(subject.buffers[0]).astype(np.float64) for data, subject in made.items()}
+    assert np.array_equal(values["integers"], np.rint(values["integers"])) and np.any(values["integers"])
+    assert not np.array_equal(values["normal"], np.rint(values["normal"]))
+    assert all(np.array_equal(subject.buffers[-1], last.blank()) for subject in made.values())
+    for data in made:
+        assert trial.time_it(CONFIG, binary_of(CONFIG), Watcher(), problem, TimingProtocol(data=data)).data == data
+
+
+def test_kernels_are_compared_on_buffers_that_they_share() -> None:
+    problem = Problem.packed(CONFIG.operation, 32, 64, 16)
+    subjects = [trial.subject_of(CONFIG, binary_of(CONFIG), problem) for _ in range(2)]
+    assert all(one is two for one, two in zip(subjects[0].buffers, subjects[1].buffers, strict=True))
+    assert trial.compare(subjects, Watcher(), TimingProtocol()).ratio(0, 1).tie
 
 
 # ---------------------------------------------------------------------------------------------------------------------

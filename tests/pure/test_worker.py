@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import signal
@@ -18,9 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wmmagen.backends import Launch, Pointer, worker
+from wmmagen import timing
+from wmmagen.backends import Launch, Pointer, gpu, worker
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
 from wmmagen.supervisor import READY, Channel, Supervisor
+from wmmagen.timing import NO_SENSOR, PARTLY_COLD, TimingProtocol
 
 LIMIT_S = 30.0
 SHORT_S = 1.0
@@ -415,11 +418,14 @@ def test_any_other_error_ends_the_worker() -> None:
 
 
 class FakeStream:
-    """Runs a queue of graphs of 2 ms; the host takes 50 us to the first one, and time passes only where it waits."""
+    """Runs a queue of graphs of 2 ms; the host takes 50 us to each of them, and time passes only where it waits."""
+
+    handle = None
 
     def __init__(self) -> None:
         self.busy_until_us = 0.0
         self.host_us = 0.0
+        self.nodes: list[str] = []
 
     def record(self, event: FakeEvent) -> None:
         event.at_us = max(self.busy_until_us, self.host_us)
@@ -427,6 +433,9 @@ class FakeStream:
     def launch(self) -> None:
         self.host_us += 50.0
         self.busy_until_us = max(self.busy_until_us, self.host_us) + 2000.0
+
+    def sync(self) -> None:
+        self.host_us = max(self.host_us, self.busy_until_us)
 
 
 class FakeEvent:
@@ -444,22 +453,202 @@ class FakeEvent:
 class FakeDevice:
     def __init__(self, stream: FakeStream) -> None:
         self.stream = stream
+        self.graphs: list[FakeGraph] = []
 
     def create_event(self, options: object) -> FakeEvent:
         return FakeEvent(self.stream)
 
+    def create_graph_builder(self) -> FakeGraph:
+        self.graphs.append(FakeGraph())
+        return self.graphs[-1]
+
 
 class FakeGraph:
+    """A graph and its builder in one; ``nodes`` are what was captured."""
+
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+        self.closed = 0
+
+    def begin_building(self) -> None:
+        assert not self.nodes
+
+    def end_building(self) -> FakeGraph:
+        return self
+
+    def complete(self) -> FakeGraph:
+        return self
+
+    def upload(self, stream: FakeStream) -> None:
+        pass
+
     def launch(self, stream: FakeStream) -> None:
         stream.launch()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclasses.dataclass
+class FakeLaunch:
+    name: str
+
+    def enqueue(self, graph: FakeGraph | FakeStream) -> None:
+        graph.nodes.append(self.name)
 
 
 def test_replays_but_the_first_leave_out_the_way_to_the_device() -> None:
     card = pytest.importorskip("wmmagen.backends.card")
     stream = FakeStream()
-    replay = card._Replay(FakeDevice(stream), stream, FakeGraph())
-    times = [replay() for _ in range(5)]
-    assert [round(t, 6) for t in times] == [2050.0, 2000.0, 2000.0, 2000.0, 2000.0]
+    replay = card._Replay(FakeDevice(stream), stream, FakeGraph(), 1)
+    waits = [replay.start() for _ in range(5)]
+    assert [round(wait(), 6) for wait in waits] == [2050.0, 2000.0, 2000.0, 2000.0, 2000.0]
+
+
+def test_a_cold_graph_launches_every_copy_in_turn() -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    stream = FakeStream()
+    device = FakeDevice(stream)
+    with card._Replays(device, stream, [FakeLaunch("a"), FakeLaunch("b"), FakeLaunch("c")], ()) as replays:
+        assert replays.prepare(1).launches == 3
+        assert replays.prepare(7).launches == 9
+    assert ["".join(graph.nodes) for graph in device.graphs] == ["abc", "abcabcabc"]
+    # Each builder and each graph of it, which here are one.
+    assert [graph.closed for graph in device.graphs] == [2, 2]
+
+
+def test_graphs_of_several_subjects_live_at_the_same_time() -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    stream = FakeStream()
+    device = FakeDevice(stream)
+    one, two = (card._Replays(device, stream, [FakeLaunch(name)], ()) for name in "ab")
+    one.prepare(2), two.prepare(3)
+    assert [(graph.nodes, graph.closed) for graph in device.graphs] == [(["a"] * 2, 1), (["b"] * 3, 1)]
+
+
+class FakeDriver:
+    """Memory of the driver: what was allocated, copied and freed."""
+
+    CUresult = types.SimpleNamespace(CUDA_SUCCESS=0)
+    CUdevice_attribute = types.SimpleNamespace(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE=38)
+    l2_bytes = 1000
+
+    def __init__(self) -> None:
+        self.live: dict[int, bytes] = {}
+        self.next = 512
+
+    def cuMemAlloc(self, size: int) -> tuple[int, int]:
+        address, self.next = self.next, self.next + 512 * (1 + size // 512)
+        self.live[address] = b""
+        return 0, address
+
+    def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[int, int]:
+        assert (attribute, device) == (38, 7)
+        return 0, self.l2_bytes
+
+    def cuMemGetInfo(self) -> tuple[int, int, int]:
+        return 0, 100_000, 200_000
+
+    def cuMemFree(self, address: int) -> tuple[int]:
+        del self.live[address]
+        return (0,)
+
+    def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: object) -> tuple[int]:
+        self.live[target] = ctypes.string_at(source, size)
+        return (0,)
+
+    def cuMemcpyDtoDAsync(self, target: int, source: int, size: int, stream: object) -> tuple[int]:
+        self.live[target] = self.live[source][:size]
+        return (0,)
+
+
+def test_copies_hold_the_same_bytes_and_all_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = pytest.importorskip("wmmagen.backends.card")
+    driver = FakeDriver()
+    monkeypatch.setattr(card, "driver", driver)
+    stream = types.SimpleNamespace(handle=None, sync=lambda: None)
+    buffers = [np.frombuffer(b"first", np.uint8), np.zeros(0, np.uint8), np.frombuffer(b"third", np.uint8)]
+    with card._Memory(stream) as memory:
+        copies = memory.place(buffers, 3)
+        assert len({address for addresses in copies for address in addresses}) == 9
+        for addresses in copies:
+            assert [driver.live[address] for address in addresses] == [b"first", b"", b"third"]
+    assert not driver.live
+    memory = card._Memory(stream)
+    memory.place(buffers)
+    memory.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert not driver.live
+
+
+class FakeRecipe:
+    """Launches that are named by where the copy lies that they work on."""
+
+    def __init__(self, size: int, fault: LaunchFault | None = None) -> None:
+        self.buffers = [np.zeros(size, np.uint8), np.zeros(size, np.uint8)]
+        self.fault = fault
+        self.copies: list[Any] = []
+
+    def prepare(self, card: object, copies: Any) -> list[FakeLaunch]:
+        self.copies = copies
+        if self.fault:
+            raise self.fault
+        return [FakeLaunch(str(addresses[0])) for addresses in copies]
+
+
+@pytest.fixture
+def card_of(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, FakeDriver, FakeDevice]:
+    """A card of fakes, without a sensor."""
+    card = pytest.importorskip("wmmagen.backends.card")
+    driver, stream = FakeDriver(), FakeStream()
+    monkeypatch.setattr(card, "driver", driver)
+    made = object.__new__(card.Card)
+    vars(made).update(_device=FakeDevice(stream), _stream=stream, _handle=7, _sensor=None)
+    return made, driver, made._device
+
+
+def test_a_cold_comparison_rotates_and_gives_all_memory_back(card_of: tuple[Any, FakeDriver, FakeDevice]) -> None:
+    card, driver, device = card_of
+    small, large, huge = FakeRecipe(250), FakeRecipe(3000), FakeRecipe(30_000)
+    protocol = TimingProtocol(mode="cold", warmup_min_s=0.0)
+    result = card.compare([small, large, huge], protocol)
+    # Four times an L2 of 1,000 bytes; two at least; and no more than four fifths of the free memory hold.
+    assert [len(recipe.copies) for recipe in (small, large, huge)] == [8, 2, 1]
+    flags = [timing.flags for timing in result.timings]
+    assert flags == [(NO_SENSOR,), (NO_SENSOR,), (NO_SENSOR, PARTLY_COLD)]
+    assert all(timing.launches % copies == 0 for timing, copies in zip(result.timings, (8, 2, 1), strict=True))
+    turn = [str(addresses[0]) for addresses in small.copies]
+    first = next(graph for graph in device.graphs if graph.nodes[0] == turn[0])
+    assert len(set(turn)) == 8 and first.nodes[:8] == turn
+    assert not driver.live
+
+
+def test_warm_subjects_have_one_copy(card_of: tuple[Any, FakeDriver, FakeDevice]) -> None:
+    card, driver, _ = card_of
+    recipe = FakeRecipe(250)
+    assert card.compare([recipe], TimingProtocol(warmup_min_s=0.0)).timings[0].mode == "warm"
+    assert len(recipe.copies) == 1 and not driver.live
+
+
+def test_a_comparison_that_fails_gives_all_memory_back(card_of: tuple[Any, FakeDriver, FakeDevice]) -> None:
+    card, driver, _ = card_of
+    with pytest.raises(LaunchFault, match="no such"):
+        card.compare([FakeRecipe(250), FakeRecipe(250, LaunchFault("no such kernel"))], TimingProtocol())
+    assert not driver.live
+
+
+def test_a_mask_of_nvml_in_words() -> None:
+    sensor = pytest.importorskip("wmmagen.backends.sensor")
+    assert sensor.words(0) == sensor.words(1) == frozenset()
+    assert sensor.words(0x4 | 0x20 | 0x1) == {timing.POWER_CAP, timing.SW_THERMAL}
+    assert timing.SLOWDOWNS == sensor.words(0x8 | 0x20 | 0x40 | 0x80)
+
+
+def test_shared_buffers_travel_once() -> None:
+    flat = np.zeros(1 << 20, np.uint8)
+    (same,), (again,) = gpu._flat([flat]), gpu._flat([flat])
+    assert same is again is flat
+    (made,) = gpu._flat([np.zeros((4, 4), np.uint8)])
+    assert made.shape == (16,)
 
 
 @pytest.mark.parametrize(
@@ -483,8 +672,7 @@ def test_numbers_that_the_driver_cannot_be_told(change: dict[str, Any], words: s
 
 def test_arguments_have_the_types_of_c() -> None:
     card = pytest.importorskip("wmmagen.backends.card")
-    place = types.SimpleNamespace(_addresses=[512])
-    arguments = [card.Card._argument(place, 0, value) for value in (Pointer(0, 16), 7, 0.1)]
+    arguments = [card._argument([512], 0, value) for value in (Pointer(0, 16), 7, 0.1)]
     assert arguments == [528, np.int32(7), np.float32(0.1)]
     assert [type(x) for x in arguments] == [int, np.int32, np.float32]
 

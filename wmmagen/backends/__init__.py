@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from wmmagen.arch import Arch
 from wmmagen.nvrtc import Binary
-from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.timing import Comparison, Timing, TimingProtocol
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -46,6 +46,15 @@ class Launch:
     block: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[Pointer | int | float, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to be timed: its binary, its launch, and the buffers that the launch works on."""
+
+    binary: Binary
+    launch: Launch
+    buffers: tuple[Bytes, ...]
 
 
 class Backend(Protocol):
@@ -89,6 +98,14 @@ class Backend(Protocol):
 
         Raises:
             Fault: as for :meth:`run`.
+            RequestError: this backend has no clock.
+        """
+
+    def compare(self, subjects: Sequence[Subject], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
+        """Time kernels in turns, each over copies of its own buffers; see :func:`wmmagen.timing.compare`.
+
+        Raises:
+            Fault: as for :meth:`run`, of any of them.
             RequestError: this backend has no clock.
         """
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import hashlib
 import math
+import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 # The CUDA packages keep their stubs and markers where mypy does not look.
-from cuda.bindings import driver
+from cuda.bindings import driver, nvml
 from cuda.core import Device, EventOptions, Kernel, LaunchConfig, ObjectCode, Stream
 from cuda.core import launch as enqueue
 
@@ -19,9 +22,9 @@ from cuda.core import launch as enqueue
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.graph import Graph
 
-from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.backends import Bytes, Launch, Pointer, sensor
 from wmmagen.errors import LaunchFault
-from wmmagen.timing import Timing, TimingProtocol, measure
+from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, compare, rotation
 
 #: What every instruction that wmmagen generates may count on.
 ALIGNMENT = 256
@@ -32,7 +35,13 @@ _POINTER_BYTES = 8
 _NUMBER_BYTES = 4
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
+#: Of the free memory, what the copies of cold subjects may take; the rest is for graphs and code.
+_MEMORY_SHARE = 0.8
+_WARM = Rotation(1, True)
+
 _Argument = int | np.int32 | np.float32
+#: Where the buffers of a launch lie, in their order.
+Addresses = Sequence[int]
 
 
 class DriverError(Exception):
@@ -44,8 +53,8 @@ class DriverError(Exception):
         self.name: str = code.name
 
 
-def call(function: Callable[..., Any], *arguments: object) -> Any:
-    """The value of a driver call.
+def driver_values(function: Callable[..., Any], *arguments: object) -> list[Any]:
+    """The values of a driver call.
 
     Raises:
         DriverError: it did not succeed.
@@ -53,18 +62,41 @@ def call(function: Callable[..., Any], *arguments: object) -> Any:
     code, *values = function(*arguments)
     if code != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(code, getattr(function, "__name__", "driver"))
-    return values[0] if values else None
+    return list(values)
+
+
+def call(function: Callable[..., Any], *arguments: object) -> Any:
+    """The first value of a driver call, None where it has none; raises as :func:`driver_values` does."""
+    return next(iter(driver_values(function, *arguments)), None)
+
+
+class Enqueued(Protocol):
+    """What can be launched again and again: a kernel, or a call of a library."""
+
+    def enqueue(self, stream: Any) -> None:
+        """Launch on a stream of cuda.core, or into a graph builder of it."""
+
+
+class Recipe(Protocol):
+    """How the card comes to something that it can time: bytes to place, and what to launch on them."""
+
+    @property
+    def buffers(self) -> Sequence[Bytes]:
+        """What is placed, once for each copy."""
+
+    def prepare(self, card: Card, copies: Sequence[Addresses]) -> Sequence[Enqueued]:
+        """For each copy of the buffers, the launch that works on it."""
 
 
 class Card:
-    """A GPU with a context, a stream, the modules that were used last, and one set of buffers.
+    """A GPU with a context, a stream, its sensors and the modules that were used last.
 
     Args:
         device_index: the driver's number of the device.
     """
 
     #: What its methods raise beside :class:`wmmagen.errors.Fault`.
-    errors: tuple[type[Exception], ...] = (CUDAError, DriverError)
+    errors: tuple[type[Exception], ...] = (CUDAError, DriverError, nvml.NvmlError)
 
     def __init__(self, device_index: int) -> None:
         self._device = Device(device_index)
@@ -72,8 +104,7 @@ class Card:
         self._handle = call(driver.cuDeviceGet, device_index)
         self._stream = self._device.create_stream()
         self._modules: collections.OrderedDict[bytes, ObjectCode] = collections.OrderedDict()
-        self._sizes: list[int] = []
-        self._addresses: list[int] = []
+        self._sensor = sensor.find(self._device.pci_bus_id)
 
     def alive(self) -> bool:
         """Whether the context still works. A kernel that broke it breaks this call too."""
@@ -81,22 +112,38 @@ class Card:
 
     def run(self, cubin: bytes, launch: Launch, buffers: Sequence[Bytes]) -> list[Bytes]:
         """Run the kernel once and return all buffers as it left them."""
-        prepared = self._prepare(cubin, launch, buffers)
-        prepared.enqueue(self._stream)
-        self._stream.sync()
-        return self._fetch()
+        with _Memory(self._stream) as memory:
+            (addresses,) = memory.place(buffers)
+            self.prepare(cubin, launch, addresses).enqueue(self._stream)
+            self._stream.sync()
+            return memory.fetch(addresses, [buffer.nbytes for buffer in buffers])
 
-    def time(self, cubin: bytes, launch: Launch, buffers: Sequence[Bytes], protocol: TimingProtocol) -> Timing:
-        """Time the kernel by ``protocol``."""
-        prepared = self._prepare(cubin, launch, buffers)
-        # Code is loaded to the device by the first launch, which belongs into no replay.
-        prepared.enqueue(self._stream)
-        self._stream.sync()
-        replays = _Replays(self._device, self._stream, prepared)
-        try:
-            return measure(replays, protocol)
-        finally:
-            replays.close()
+    def compare(self, recipes: Sequence[Recipe], protocol: TimingProtocol) -> Comparison:
+        """Time what the recipes make, in turns, by ``protocol``; all of it stays on the device until the end."""
+        with contextlib.ExitStack() as stack:
+            memory = stack.enter_context(_Memory(self._stream))
+            subjects: list[_Replays] = []
+            for number, recipe in enumerate(recipes):
+                turning = self._rotation(recipe, protocol, len(recipes) - number)
+                copies = recipe.prepare(self, memory.place(recipe.buffers, turning.copies))
+                # Code is loaded to the device by the first launch, which belongs into no replay.
+                copies[0].enqueue(self._stream)
+                self._stream.sync()
+                flags = () if turning.cold else (PARTLY_COLD,)
+                subjects.append(stack.enter_context(_Replays(self._device, self._stream, copies, flags)))
+            return compare(subjects, protocol, sensor=self._sensor)
+
+    def _rotation(self, recipe: Recipe, protocol: TimingProtocol, subjects_left: int) -> Rotation:
+        if protocol.mode == "warm":
+            return _WARM
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+        free, _ = driver_values(driver.cuMemGetInfo)
+        return rotation(
+            sum(buffer.nbytes for buffer in recipe.buffers),
+            call(driver.cuDeviceGetAttribute, attribute, self._handle),
+            int(_MEMORY_SHARE * free) // subjects_left,
+            protocol.max_launches,
+        )
 
     def attributes(self, cubin: bytes, entry: str) -> dict[str, int]:
         """What the driver says about the kernel: registers and bytes per thread, bytes per block, threads."""
@@ -109,13 +156,17 @@ class Card:
             "sm": attributes.binary_version,
         }
 
-    def _prepare(self, cubin: bytes, launch: Launch, buffers: Sequence[Bytes]) -> _Prepared:
+    def prepare(self, cubin: bytes, launch: Launch, addresses: Addresses) -> Enqueued:
+        """The launch of a kernel on the buffers at ``addresses``.
+
+        Raises:
+            LaunchFault: it cannot be launched like that.
+        """
         _check_numbers(launch)
         kernel = self._kernel(cubin, launch.entry)
         _check_signature(kernel, launch)
         self._allow_shared(kernel, launch.shared_bytes)
-        self._place(buffers)
-        arguments = [self._argument(number, value) for number, value in enumerate(launch.arguments)]
+        arguments = [_argument(addresses, number, value) for number, value in enumerate(launch.arguments)]
         config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_bytes)
         return _Prepared(kernel, config, arguments)
 
@@ -133,47 +184,68 @@ class Card:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         call(driver.cuKernelSetAttribute, attribute, shared_bytes, kernel.handle, self._handle)
 
-    def _place(self, buffers: Sequence[Bytes]) -> None:
-        """Copy the buffers to the device, into the memory of the last ones where the sizes are the same."""
-        sizes = [buffer.nbytes for buffer in buffers]
-        if sizes != self._sizes:
-            self._allocate(sizes)
-        for address, buffer in zip(self._addresses, buffers, strict=True):
+
+class _Memory:
+    """Device memory that is given back on leaving."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._addresses: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        for address in self._addresses:
+            # In a broken context this fails as well; what broke it is the error to be told.
+            (code,) = driver.cuMemFree(address)
+            if kind is None and code != driver.CUresult.CUDA_SUCCESS:
+                raise DriverError(code, "cuMemFree")
+
+    def place(self, buffers: Sequence[Bytes], copies: int = 1) -> list[Addresses]:
+        """Copy the buffers to the device, ``copies`` times. The host's arrays may go afterwards."""
+        placed = [[self._allocate(buffer.nbytes) for buffer in buffers] for _ in range(copies)]
+        first, *others = placed
+        for address, buffer in zip(first, buffers, strict=True):
             if buffer.nbytes:
                 call(driver.cuMemcpyHtoDAsync, address, buffer.ctypes.data, buffer.nbytes, self._stream.handle)
-        # The host's arrays may go once they are copied.
+        for other in others:
+            for target, source, buffer in zip(other, first, buffers, strict=True):
+                if buffer.nbytes:
+                    call(driver.cuMemcpyDtoDAsync, target, source, buffer.nbytes, self._stream.handle)
         self._stream.sync()
+        return list(placed)
 
-    def _allocate(self, sizes: Sequence[int]) -> None:
-        self._sizes = []
-        while self._addresses:
-            call(driver.cuMemFree, self._addresses.pop())
-        for size in sizes:
-            address = int(call(driver.cuMemAlloc, max(size, 1)))
-            if address % ALIGNMENT:
-                raise LaunchFault(f"the driver allocated at {address:#x}, which is not aligned to {ALIGNMENT} bytes")
-            self._addresses.append(address)
-        self._sizes = list(sizes)
+    def _allocate(self, size: int) -> int:
+        address = int(call(driver.cuMemAlloc, max(size, 1)))
+        self._addresses.append(address)
+        if address % ALIGNMENT:
+            raise LaunchFault(f"the driver allocated at {address:#x}, which is not aligned to {ALIGNMENT} bytes")
+        return address
 
-    def _fetch(self) -> list[Bytes]:
-        results = [np.empty(size, np.uint8) for size in self._sizes]
-        for address, result in zip(self._addresses, results, strict=True):
+    def fetch(self, addresses: Addresses, sizes: Sequence[int]) -> list[Bytes]:
+        """What lies there now."""
+        results = [np.empty(size, np.uint8) for size in sizes]
+        for address, result in zip(addresses, results, strict=True):
             if result.nbytes:
                 call(driver.cuMemcpyDtoHAsync, result.ctypes.data, address, result.nbytes, self._stream.handle)
         self._stream.sync()
         return results
 
-    def _argument(self, number: int, value: Pointer | int | float) -> _Argument:
-        """The argument in the type by which cuda.core tells its width: a Python int is taken for an address."""
-        if isinstance(value, float):
-            return np.float32(value)
-        if not isinstance(value, Pointer):
-            return np.int32(value)
-        if not 0 <= value.buffer < len(self._addresses):
-            raise LaunchFault(
-                f"argument {number} points into buffer {value.buffer}, but there are {len(self._addresses)} buffers"
-            )
-        return self._addresses[value.buffer] + value.offset
+
+def _argument(addresses: Addresses, number: int, value: Pointer | int | float) -> _Argument:
+    """The argument in the type by which cuda.core tells its width: a Python int is taken for an address."""
+    if isinstance(value, float):
+        return np.float32(value)
+    if not isinstance(value, Pointer):
+        return np.int32(value)
+    if not 0 <= value.buffer < len(addresses):
+        raise LaunchFault(
+            f"argument {number} points into buffer {value.buffer}, but there are {len(addresses)} buffers"
+        )
+    return addresses[value.buffer] + value.offset
 
 
 def _check_numbers(launch: Launch) -> None:
@@ -216,33 +288,48 @@ class _Prepared:
 
 
 class _Replays:
-    """CUDA graphs of a launch, for :func:`wmmagen.timing.measure`."""
+    """CUDA graphs that launch copies in turn, for :func:`wmmagen.timing.compare`.
 
-    def __init__(self, device: Device, stream: Stream, prepared: _Prepared) -> None:
+    Launch number i is that of copy i modulo their number, and a graph holds whole turns: from the last launch of a
+    replay to the first of the next, the rotation goes on.
+    """
+
+    def __init__(self, device: Device, stream: Stream, copies: Sequence[Enqueued], flags: tuple[str, ...]) -> None:
+        self.flags = flags
         self._device = device
         self._stream = stream
-        self._prepared = prepared
+        self._copies = copies
         self._graph: Graph | None = None
 
-    def prepare(self, launches: int) -> Callable[[], float]:
-        self.close()
-        self._graph = self._capture(launches)
-        self._graph.upload(self._stream)
-        return _Replay(self._device, self._stream, self._graph)
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self._close()
+
+    def prepare(self, launches: int) -> _Replay:
+        self._close()
+        turns = -(-launches // len(self._copies))
+        self._graph = self._capture(turns)
+        self._graph.upload(self._stream)
+        return _Replay(self._device, self._stream, self._graph, turns * len(self._copies))
+
+    def _close(self) -> None:
         """Wait for what is still queued, then give the graph back."""
         if self._graph is not None:
             graph, self._graph = self._graph, None
             self._stream.sync()
             graph.close()
 
-    def _capture(self, launches: int) -> Graph:
+    def _capture(self, turns: int) -> Graph:
         builder = self._device.create_graph_builder()
         try:
             builder.begin_building()
-            for _ in range(launches):
-                self._prepared.enqueue(builder)
+            for _ in range(turns):
+                for copy in self._copies:
+                    copy.enqueue(builder)
             return builder.end_building().complete()
         finally:
             # Also ends a capture that failed half-way, during which the context could not be asked whether it lives.
@@ -250,32 +337,23 @@ class _Replays:
 
 
 class _Replay:
-    """Replays a graph and tells how long each replay took.
+    """A graph that can be queued, between two events of its own."""
 
-    The next replay is queued before the last one is waited for, so that the device never runs dry: the time between
-    two neighbouring events is then that of the launches alone, without the host's way to the first of them.
-    """
-
-    def __init__(self, device: Device, stream: Stream, graph: Graph) -> None:
+    def __init__(self, device: Device, stream: Stream, graph: Graph, launches: int) -> None:
+        self.launches = launches
+        self._device = device
         self._stream = stream
         self._graph = graph
-        self._marks = [device.create_event(EventOptions(timing_enabled=True)) for _ in range(3)]
-        self._queued = 0
 
-    def __call__(self) -> float:
-        """Microseconds of one replay."""
-        if not self._queued:
-            self._stream.record(self._marks[0])
-            self._enqueue()
-        self._enqueue()
-        begin, end = self._mark(self._queued - 2), self._mark(self._queued - 1)
-        end.sync()
-        return float(end - begin) * 1e3
-
-    def _enqueue(self) -> None:
+    def start(self) -> Callable[[], float]:
+        begin, end = (self._device.create_event(EventOptions(timing_enabled=True)) for _ in range(2))
+        self._stream.record(begin)
         self._graph.launch(self._stream)
-        self._queued += 1
-        self._stream.record(self._mark(self._queued))
+        self._stream.record(end)
+        return functools.partial(_microseconds, begin, end)
 
-    def _mark(self, number: int) -> Any:
-        return self._marks[number % len(self._marks)]
+
+def _microseconds(begin: Any, end: Any) -> float:
+    """Between two events, once the second has come."""
+    end.sync()
+    return float(end - begin) * 1e3

@@ -6,25 +6,32 @@ The parent asks the driver which devices there are and creates no context: those
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
 from wmmagen import foundry
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import Bytes, Launch
-from wmmagen.backends.worker import Attributes, Run, Time, serve
+from wmmagen.backends import Bytes, Launch, Subject
+from wmmagen.backends.worker import Attributes, Compare, KernelRecipe, Run, serve
 from wmmagen.errors import MissingPiece, RequestError
 from wmmagen.nvrtc import Binary
 from wmmagen.supervisor import Supervisor
-from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.timing import SHORT_LAUNCH_US, Comparison, Timing, TimingProtocol
+
+if TYPE_CHECKING:
+    from wmmagen.backends.card import Recipe
 
 _ASSEMBLED = 64
 _NAME_BYTES = 256
+#: What the launch itself costs: one block of one warp that does nothing.
+_EMPTY_KERNEL = 'extern "C" __global__ void empty() {}\n'
+_EMPTY_LAUNCH = Launch("empty", (1, 1, 1), (32, 1, 1), 0, ())
 _NO_DRIVER = "install the NVIDIA display driver, or run where a GPU is"
 
 
@@ -120,6 +127,7 @@ class GpuBackend:
         self._info = _chosen(device_index)
         self._arch = _known(self._info)
         self._assembled: collections.OrderedDict[tuple[str, bytes], Binary] = collections.OrderedDict()
+        self._empty_us: float | None = None
         self._supervisor = Supervisor(serve, (device_index,), name="GPU worker")
 
     @property
@@ -164,9 +172,61 @@ class GpuBackend:
         *,
         limit_s: float = 60.0,
     ) -> Timing:
-        request = Time(self._native(binary).cubin, launch, _flat(buffers), protocol)
-        result: Timing = self._supervisor.ask(request, limit_s=limit_s, what=f"timing {self._what(launch.entry)}")
+        recipe = self.recipe(Subject(binary, launch, tuple(buffers)))
+        what = f"timing {self._what(launch.entry)}"
+        (timing,) = self._compare([recipe], protocol, limit_s, what).timings
+        return timing
+
+    def compare(
+        self, subjects: Sequence[Subject | Recipe], protocol: TimingProtocol, *, limit_s: float = 60.0
+    ) -> Comparison:
+        """As :meth:`wmmagen.backends.Backend.compare`; takes what is no kernel of ours, too.
+
+        Args:
+            subjects: kernels, and recipes of whatever else the card can launch; these travel to the child process, so
+                they must be picklable.
+            protocol: how they are timed.
+            limit_s: seconds for all of it.
+        """
+        recipes = [self.recipe(subject) if isinstance(subject, Subject) else subject for subject in subjects]
+        return self._compare(recipes, protocol, limit_s, f"comparing {len(recipes)} kernels on {self.device}")
+
+    def recipe(self, subject: Subject) -> Recipe:
+        """How the card comes to ``subject``."""
+        return KernelRecipe(self._native(subject.binary).cubin, subject.launch, _flat(subject.buffers))
+
+    def empty_us(self, protocol: TimingProtocol) -> float:
+        """Microseconds of a launch of an empty kernel by ``protocol``, measured at the first call and kept.
+
+        Raises:
+            Fault: it could not be launched or timed.
+            MissingPiece: there is no compiler here.
+        """
+        if self._empty_us is None:
+            binary = foundry.compile_source(_EMPTY_KERNEL, _EMPTY_LAUNCH.entry, self._arch)
+            recipe = KernelRecipe(binary.cubin, _EMPTY_LAUNCH, ())
+            self._empty_us = (
+                self._ask(Compare((recipe,), protocol), 60.0, "timing an empty kernel").timings[0].median_us
+            )
+        return self._empty_us
+
+    def _compare(self, recipes: Sequence[Recipe], protocol: TimingProtocol, limit_s: float, what: str) -> Comparison:
+        comparison = self._ask(Compare(tuple(recipes), protocol), limit_s, what)
+        timings = tuple(self._beside_empty(timing, protocol) for timing in comparison.timings)
+        return dataclasses.replace(comparison, timings=timings)
+
+    def _ask(self, request: Compare, limit_s: float, what: str) -> Comparison:
+        result: Comparison = self._supervisor.ask(request, limit_s=limit_s, what=what)
         return result
+
+    def _beside_empty(self, timing: Timing, protocol: TimingProtocol) -> Timing:
+        """A short time with that of an empty kernel beside it, where a compiler is here to make one."""
+        if timing.median_us >= SHORT_LAUNCH_US:
+            return timing
+        try:
+            return dataclasses.replace(timing, empty_us=self.empty_us(protocol))
+        except MissingPiece:
+            return timing
 
     def attributes(self, binary: Binary, *, limit_s: float = 10.0) -> dict[str, int]:
         """What the driver says about the loaded kernel.
@@ -228,4 +288,10 @@ def _known(info: DeviceInfo) -> Arch:
 
 
 def _flat(buffers: Sequence[Bytes]) -> tuple[Bytes, ...]:
-    return tuple(np.ascontiguousarray(buffer, dtype=np.uint8).reshape(-1) for buffer in buffers)
+    """The buffers as they travel; one that is flat stays itself, so that what subjects share is sent once."""
+    return tuple(
+        buffer
+        if buffer.ndim == 1 and buffer.flags.c_contiguous and buffer.dtype == np.uint8
+        else np.ascontiguousarray(buffer, dtype=np.uint8).reshape(-1)
+        for buffer in buffers
+    )

@@ -6,6 +6,7 @@ The parent imports this module for the requests; only :func:`serve`, which runs 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from wmmagen.supervisor import READY, Channel
 from wmmagen.timing import TimingProtocol
 
 if TYPE_CHECKING:
-    from wmmagen.backends.card import Card
+    from wmmagen.backends.card import Addresses, Card, Enqueued, Recipe
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,26 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Time:
-    """Time a kernel over copies of ``buffers``; answered by a :class:`wmmagen.timing.Timing`."""
+class KernelRecipe:
+    """A kernel of a cubin; see :class:`wmmagen.backends.card.Recipe`."""
 
     cubin: bytes
     launch: Launch
     buffers: tuple[Bytes, ...]
+
+    def prepare(self, card: Card, copies: Sequence[Addresses]) -> Sequence[Enqueued]:
+        return [card.prepare(self.cubin, self.launch, addresses) for addresses in copies]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Time what the recipes make, in turns; answered by a :class:`wmmagen.timing.Comparison`."""
+
+    recipes: tuple[Recipe, ...]
     protocol: TimingProtocol
 
     def carry_out(self, card: Card) -> object:
-        return card.time(self.cubin, self.launch, self.buffers, self.protocol)
+        return card.compare(self.recipes, self.protocol)
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Attributes:
         return card.attributes(self.cubin, self.entry)
 
 
-Request = Run | Time | Attributes
+Request = Run | Compare | Attributes
 Reply = tuple[str, object] | tuple[str, str, str]
 
 
