@@ -5,6 +5,7 @@ Nothing here raises for a missing piece, and nothing waits without a limit.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -17,14 +18,13 @@ from typing import Literal, Protocol, TypeVar
 
 from wmmagen import __version__, cache, nvrtc, sass
 from wmmagen import arch as archs
+from wmmagen.backends import product
 from wmmagen.errors import CompileError, ConfigError, DisassemblyError, MissingPiece, WmmagenError
 
 State = Literal["ok", "missing", "warning"]
 
 #: Seconds after which a driver that does not answer is reported as such.
 DRIVER_LIMIT_S = 20.0
-
-INSTALL_CUBLAS = "pip install 'cuda-toolkit[cublas]'"
 
 #: The smallest complete WMMA kernel: one 16x16x16 product by one warp.
 PROBE_ENTRY = "wmmagen_probe"
@@ -269,13 +269,24 @@ def _nvcc() -> Finding:
 
 
 def _cublas(folders: Iterable[Path]) -> Finding:
-    """Looks for the file and does not load it: the library is hundreds of megabytes."""
-    for folder in folders:
-        for pattern in ("libcublas.so*", "cublas64_*.dll"):
-            for path in sorted(folder.glob(pattern)):
-                return Finding("cuBLAS", "ok", str(path), "", False)
-    detail = "not found; it is what the times of kernels are compared with"
-    return Finding("cuBLAS", "missing", detail, INSTALL_CUBLAS, False)
+    """Looks for the files and loads none: the library is hundreds of megabytes."""
+    patterns = ("libcublasLt.so*", "cublasLt64_*.dll")
+    library = next((str(p) for folder in folders for pattern in patterns for p in sorted(folder.glob(pattern))), "")
+    bindings = _bindings()
+    wanted = {"the library": library, "its bindings, nvmath-python,": bindings}
+    lacking = [word for word, found in wanted.items() if not found]
+    if lacking:
+        detail = f"{' and '.join(lacking)} not found; it is what the times of kernels are compared with"
+        return Finding("cuBLAS", "missing", detail, product.INSTALL, False)
+    return Finding("cuBLAS", "ok", f"{library}, nvmath-python {bindings}", "", False)
+
+
+def _bindings() -> str:
+    """The version of the bindings; empty where there are none."""
+    try:
+        return importlib.metadata.version("nvmath-python")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _library_folders() -> list[Path]:

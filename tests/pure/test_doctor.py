@@ -44,7 +44,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def compiled(source: str, entry: str, arch: Arch, *, line_info: bool = False) -> nvrtc.Binary:
         return nvrtc.Binary(entry, arch, b"\x7fELF", ".target sm_75", 26, 0, 0, 0, "", 0.25, "NVRTC 13.5")
 
-    (tmp_path / "libcublas.so.13").touch()
+    (tmp_path / "libcublasLt.so.13").touch()
     monkeypatch.setattr(nvrtc, "version", lambda: (13, 5))
     monkeypatch.setattr(nvrtc, "library", lambda: "/lib/libnvrtc.so.13")
     monkeypatch.setattr(nvrtc, "headers", lambda: nvrtc.Headers(("/inc",), "13.5", "pip wheels"))
@@ -55,6 +55,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(sass, "locate", lambda: Path("/bin/nvdisasm"))
     monkeypatch.setattr(sass, "title", lambda tool: "nvdisasm 13.5")
     monkeypatch.setattr(doctor, "_library_folders", lambda: [tmp_path])
+    monkeypatch.setattr(doctor, "_bindings", lambda: "1.0.0")
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     return tmp_path
 
@@ -215,11 +216,30 @@ def test_each_needed_piece_alone_makes_it_not_ok(monkeypatch: pytest.MonkeyPatch
 def test_no_optional_piece_makes_it_not_ok(monkeypatch: pytest.MonkeyPatch, healthy: Path) -> None:
     lacks(monkeypatch, "nvjitlink_version")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    (healthy / "libcublas.so.13").unlink()
+    (healthy / "libcublasLt.so.13").unlink()
     findings = examine(not_asked, no_driver)
     assert {f.name for f in findings if f.state == "missing"} == {"nvJitLink", "GPU driver", "nvcc", "cuBLAS"}
     assert all(f.fix and not f.needed for f in findings if f.state == "missing")
     assert ok(findings)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "library", "lacking"),
+    [
+        ("", True, "its bindings, nvmath-python, not found"),
+        ("1.0.0", False, "the library not found"),
+        ("", False, "the library and its bindings, nvmath-python, not found"),
+    ],
+)
+def test_cublas_is_here_with_its_bindings_alone(
+    bindings: str, library: bool, lacking: str, monkeypatch: pytest.MonkeyPatch, healthy: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_bindings", lambda: bindings)
+    if not library:
+        (healthy / "libcublasLt.so.13").unlink()
+    found = by_name(examine(not_asked, no_driver))["cuBLAS"]
+    assert (found.state, found.fix) == ("missing", "pip install 'wmmagen[cublas]'")
+    assert found.detail == f"{lacking}; it is what the times of kernels are compared with"
 
 
 def test_a_compiler_that_refuses_the_probe_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
