@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -53,13 +55,13 @@ def test_both_denominators_have_a_figure(mode: str, gpu: GpuBackend) -> None:
         assert best.timing.mode == mode
 
 
-def test_a_refused_product_leaves_the_child_alive(gpu: GpuBackend) -> None:
+def test_a_product_that_cannot_be_has_no_candidate_and_leaves_the_child_alive(gpu: GpuBackend) -> None:
     product = denominators.product_of(PROBLEM, images(PROBLEM))
-    candidate = gpu.library.candidates(product).found[0]
+    assert gpu.library.candidates(product).found
     before = gpu.worker_pid
-    broken = type(candidate)(candidate.number, bytes(len(candidate.algorithm)), 0, "no algorithm at all")
-    with pytest.raises(LaunchFault):
-        gpu.library.run(product, broken, trial.exact_case(PROBLEM).buffers)
+    # Rows that overlap: an error to some versions of the library, a product without an algorithm to others.
+    with contextlib.suppress(LaunchFault):
+        assert not gpu.library.candidates(dataclasses.replace(product, lda=product.k - 8)).found
     assert gpu.worker_pid == before
 
 
