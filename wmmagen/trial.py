@@ -179,7 +179,12 @@ def exact_case(
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
     """
-    inputs = reference.exact_inputs(problem, pattern=pattern)
+    return case_of(reference.exact_inputs(problem, pattern=pattern), shifts, above)
+
+
+def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE) -> Case:
+    """As :func:`exact_case`, for inputs that are there already."""
+    problem = inputs.problem
     images = layout.images(problem, shifts=shifts)
     large = above is not None and problem.m * problem.n * problem.k > above
     check = freivalds.prepare(inputs) if large else None
@@ -268,10 +273,10 @@ def check_run(
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
     verdict = judge(case.inputs, case.images[-1], returned[-1], case.want, case.check)
-    touched = _touched(case, returned)
-    words = touched or ("" if verdict.exact else explain(verdict, _tiles(config)))
+    overwritten = touched(case, returned)
+    words = overwritten or ("" if verdict.exact else explain(verdict, _tiles(config)))
     miss_bits = case.check.miss_bits if case.check else None
-    return Run(problem, verdict.exact and not touched, verdict.guaranteed, pattern, words, miss_bits)
+    return Run(problem, verdict.exact and not overwritten, verdict.guaranteed, pattern, words, miss_bits)
 
 
 def validate(
@@ -484,8 +489,8 @@ def tflops(problem: Problem, median_us: float) -> float:
     return _operations(problem) / median_us / 1e6
 
 
-def _touched(case: Case, returned: Sequence[Bytes]) -> str:
-    """Which operand the kernel wrote to, if it did."""
+def touched(case: Case, returned: Sequence[Bytes]) -> str:
+    """Which operand was written to, in words; empty where none was."""
     for letter, image, sent, back in zip("ABC", case.images[:-1], case.buffers, returned, strict=False):
         if not bool((sent == back).all()):
             first = int((sent != back).argmax())

@@ -32,7 +32,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "foundry": (("cache", "nvrtc", "supervisor", "arch", "errors"), ()),
     "sass": (("nvrtc", "errors"), ()),
     "lint": (("sass", "instructions", "nvrtc", "config", "errors"), ()),
-    "doctor": (("cache", "nvrtc", "sass", "arch", "errors", "backends.gpu"), ()),
+    "doctor": (("cache", "nvrtc", "sass", "arch", "errors", "backends.product", "backends.gpu"), ()),
     "layout": (("config", "dtypes", "errors"), ()),
     "reference": (("layout", "config", "dtypes", "errors"), ()),
     "freivalds": (("reference", "layout", "config"), ()),
@@ -42,11 +42,20 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "backends": (("arch", "nvrtc", "timing"), ()),
     "supervisor": (("errors",), ()),
     "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
+    "backends.product": (("backends", "timing"), ()),
+    "backends.library": (
+        (
+            "backends", "backends.product", "backends.card", "backends.cublas", "backends.worker", "errors", "timing",
+        ),
+        (),
+    ),
+    "backends.cublas": (("backends", "backends.product", "backends.card", "errors"), ("cuda", "nvmath")),
     "backends.card": (("backends", "backends.sensor", "errors", "timing"), ("cuda",)),
     "backends.sensor": (("timing",), ("cuda",)),
     "backends.gpu": (
         (
-            "backends", "supervisor", "backends.worker", "backends.card", "foundry", "nvrtc", "arch", "errors",
+            "backends", "supervisor", "backends.library", "backends.worker", "backends.card", "foundry", "nvrtc",
+            "arch", "errors",
             "timing",
         ),
         ("cuda",),
@@ -58,6 +67,13 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
             "backends", "chips",
             "records", "timing", "config", "arch", "errors",
+        ),
+        (),
+    ),
+    "denominators": (
+        (
+            "trial", "layout", "reference", "verdict", "backends", "backends.product", "timing", "config", "dtypes",
+            "errors",
         ),
         (),
     ),
@@ -158,7 +174,10 @@ def test_the_arrows_run_downward() -> None:
         visit(room, ())
 
 
-@pytest.mark.parametrize(("party", "rooms"), [("jinja2", ["render"]), ("optuna", ["tune"]), ("typer", ["cli"])])
+@pytest.mark.parametrize(
+    ("party", "rooms"),
+    [("jinja2", ["render"]), ("optuna", ["tune"]), ("typer", ["cli"]), ("nvmath", ["backends.cublas"])],
+)
 def test_a_third_party_has_one_door(party: str, rooms: list[str]) -> None:
     found = [room for room, path in ROOMS.items() if any(target(n) == ("third", party) for n in imported_modules(path))]
     assert found == rooms
@@ -170,5 +189,5 @@ def test_the_driver_has_its_doors_among_the_backends() -> None:
     def doors(*modules: str) -> list[str]:
         return [room for room, path in ROOMS.items() if any(n.startswith(modules) for n in imported_modules(path))]
 
-    assert doors("cuda.core", "cuda.bindings.driver") == ["backends.card", "backends.gpu"]
+    assert doors("cuda.core", "cuda.bindings.driver") == ["backends.card", "backends.cublas", "backends.gpu"]
     assert doors("cuda.bindings.nvml") == ["backends.card", "backends.sensor"]

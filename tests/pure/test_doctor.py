@@ -257,6 +257,25 @@ def test_no_optional_piece_makes_it_not_ok(monkeypatch: pytest.MonkeyPatch, heal
     assert ok(findings)
 
 
+@pytest.mark.parametrize(
+    ("bindings", "library", "lacking"),
+    [
+        ("", True, "its bindings, nvmath-python, not found"),
+        ("1.0.0", False, "the library not found"),
+        ("", False, "the library and its bindings, nvmath-python, not found"),
+    ],
+)
+def test_cublas_is_here_with_its_bindings_alone(
+    bindings: str, library: bool, lacking: str, monkeypatch: pytest.MonkeyPatch, healthy: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_bindings", lambda: bindings)
+    if not library:
+        (healthy / "libcublasLt.so.13").unlink()
+    found = by_name(examine(not_asked, no_driver))["cuBLAS"]
+    assert (found.state, found.fix) == ("missing", "pip install 'wmmagen[cublas]'")
+    assert found.detail == f"{lacking}; it is what the times of kernels are compared with"
+
+
 def test_a_compiler_that_refuses_the_probe_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object, **__: object) -> None:
         raise CompileError("NVRTC 13.5 refused it", "read the log", "the log")

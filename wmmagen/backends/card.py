@@ -110,13 +110,14 @@ class Card:
         """Whether the context still works. A kernel that broke it breaks this call too."""
         return bool(driver.cuCtxSynchronize()[0] == driver.CUresult.CUDA_SUCCESS)
 
-    def run(self, cubin: bytes, launch: Launch, buffers: Sequence[Bytes]) -> list[Bytes]:
-        """Run the kernel once and return all buffers as it left them."""
+    def run(self, recipe: Recipe) -> list[Bytes]:
+        """Launch what the recipe makes once and return all buffers as it left them."""
         with _Memory(self._stream) as memory:
-            (addresses,) = memory.place(buffers)
-            self.prepare(cubin, launch, addresses).enqueue(self._stream)
+            (addresses,) = memory.place(recipe.buffers)
+            (copy,) = recipe.prepare(self, [addresses])
+            copy.enqueue(self._stream)
             self._stream.sync()
-            return memory.fetch(addresses, [buffer.nbytes for buffer in buffers])
+            return memory.fetch(addresses, [buffer.nbytes for buffer in recipe.buffers])
 
     def compare(self, recipes: Sequence[Recipe], protocol: TimingProtocol) -> Comparison:
         """Time what the recipes make, in turns, by ``protocol``; all of it stays on the device until the end."""

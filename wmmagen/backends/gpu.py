@@ -18,6 +18,7 @@ import numpy as np
 from wmmagen import foundry
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch, Subject
+from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.worker import Attributes, Compare, KernelRecipe, Run, serve
 from wmmagen.errors import MissingPiece, RequestError
 from wmmagen.nvrtc import Binary
@@ -152,6 +153,11 @@ class GpuBackend:
         """The child that holds the context now; None before the first request and after a fault that ended it."""
         return self._supervisor.pid
 
+    @property
+    def library(self) -> CardLibrary:
+        """The cuBLASLt of this device, in the same child process as the kernels."""
+        return CardLibrary(self._supervisor.ask, self.device)
+
     def runs(self, arch: Arch) -> bool:
         return arch.sm <= self._arch.sm
 
@@ -159,7 +165,7 @@ class GpuBackend:
         return arch.sm != self._arch.sm
 
     def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
-        request = Run(self._native(binary).cubin, launch, _flat(buffers))
+        request = Run(self.recipe(Subject(binary, launch, tuple(buffers))))
         result: list[Bytes] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
         return result
 

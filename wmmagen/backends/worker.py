@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wmmagen.backends import Bytes, Launch
 from wmmagen.errors import CrashFault, Fault, LaunchFault
@@ -17,18 +17,6 @@ from wmmagen.timing import TimingProtocol
 
 if TYPE_CHECKING:
     from wmmagen.backends.card import Addresses, Card, Enqueued, Recipe
-
-
-@dataclass(frozen=True)
-class Run:
-    """Run a kernel once over copies of ``buffers``; answered by the buffers as it left them."""
-
-    cubin: bytes
-    launch: Launch
-    buffers: tuple[Bytes, ...]
-
-    def carry_out(self, card: Card) -> object:
-        return card.run(self.cubin, self.launch, self.buffers)
 
 
 @dataclass(frozen=True)
@@ -41,6 +29,16 @@ class KernelRecipe:
 
     def prepare(self, card: Card, copies: Sequence[Addresses]) -> Sequence[Enqueued]:
         return [card.prepare(self.cubin, self.launch, addresses) for addresses in copies]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Launch once what the recipe makes, over copies of its buffers; answered by the buffers as they were left."""
+
+    recipe: Recipe
+
+    def carry_out(self, card: Card) -> object:
+        return card.run(self.recipe)
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,13 @@ class Attributes:
         return card.attributes(self.cubin, self.entry)
 
 
-Request = Run | Compare | Attributes
+class Request(Protocol):
+    """Whatever the child can carry out on its card; picklable."""
+
+    def carry_out(self, card: Card) -> object:
+        """The answer."""
+
+
 Reply = tuple[str, object] | tuple[str, str, str]
 
 

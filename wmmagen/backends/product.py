@@ -1,0 +1,219 @@
+"""A matrix product as it is asked of a library, in numbers and words, and what a library answers.
+
+Pure: nothing here needs the library. Matrices are D = alpha·A·B + beta·C with A m×k, B k×n, C and D m×n; C and D are
+row-major. A column-major library sees a row-major matrix as its transpose, so it is asked for D^T = B^T·A^T: its first
+operand is B, its second is A. That is the call that cuBLAS is tuned on, and no layout in it is anything but the
+library's own default order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from wmmagen.backends import Bytes, Pointer
+from wmmagen.timing import Timing, TimingProtocol
+
+#: What brings the library and its bindings.
+INSTALL = "pip install 'wmmagen[cublas]'"
+#: Asked of the heuristic; it returns fewer where it knows fewer.
+REQUESTED = 16
+#: The workspace that cuBLAS's documentation recommends for Hopper; no candidate may ask for more.
+WORKSPACE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What cuBLASLt calls a combination of types.
+
+    Attributes:
+        compute: member of ``cublasComputeType_t``, without its prefix.
+        scale: type of alpha and beta; member of ``cudaDataType_t``.
+        operand: type of A and B.
+        result: type of C and D.
+    """
+
+    compute: str
+    scale: str
+    operand: str
+    result: str
+
+
+#: By the names of A and B's, the accumulator's, and C and D's type.
+#: Source: cuBLAS documentation, cublasLtMatmul(), the table of supported data types.
+ARITHMETIC: dict[tuple[str, str, str], Arithmetic] = {
+    ("f16", "f16", "f16"): Arithmetic("COMPUTE_16F", "CUDA_R_16F", "CUDA_R_16F", "CUDA_R_16F"),
+    ("f16", "f32", "f16"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16F", "CUDA_R_16F"),
+    ("f16", "f32", "f32"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16F", "CUDA_R_32F"),
+    ("bf16", "f32", "bf16"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16BF", "CUDA_R_16BF"),
+    ("bf16", "f32", "f32"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16BF", "CUDA_R_32F"),
+    # Without the FAST_TF32 variant: single precision on the ordinary units.
+    ("f32", "f32", "f32"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_32F", "CUDA_R_32F"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LibraryProduct:
+    """D = alpha·A·B + beta·C as a library is asked for it.
+
+    Attributes:
+        m, n, k: extents, in elements.
+        a_type, acc_type, d_type: names of the types of A and B, of the accumulator, and of C and D.
+        a_row_major, b_row_major: whether lines of A, of B are rows.
+        lda, ldb, ldd: leading dimensions, in elements.
+        a, b, d: where the matrices begin in the buffers that go with the call.
+        ldc, c: of C; 0 and None where nothing reads it.
+        alpha, beta: the factors.
+    """
+
+    m: int
+    n: int
+    k: int
+    a_type: str
+    acc_type: str
+    d_type: str
+    a_row_major: bool
+    b_row_major: bool
+    lda: int
+    ldb: int
+    ldd: int
+    a: Pointer
+    b: Pointer
+    d: Pointer
+    ldc: int = 0
+    c: Pointer | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def __str__(self) -> str:
+        return f"cuBLASLt {self.a_type} {self.acc_type} {self.d_type} {self.m}x{self.n}x{self.k}"
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What the library calls its types.
+
+        Raises:
+            KeyError: it documents no such combination; see :attr:`refusal`.
+        """
+        return ARITHMETIC[self.a_type, self.acc_type, self.d_type]
+
+    @property
+    def refusal(self) -> str:
+        """Why the library cannot be asked; empty where it can."""
+        kinds = (self.a_type, self.acc_type, self.d_type)
+        if kinds not in ARITHMETIC:
+            known = ", ".join("/".join(key) for key in ARITHMETIC)
+            return (
+                f"cuBLASLt documents no product of {'/'.join(kinds)} (operands/accumulator/result); of these: {known}"
+            )
+        if self.arithmetic.scale == "CUDA_R_16F":
+            for word, factor in (("alpha", self.alpha), ("beta", self.beta)):
+                with np.errstate(over="ignore"):
+                    held = float(np.float16(factor))
+                if held != factor:
+                    return f"{word} = {factor} is no f16, in which cuBLASLt scales sums of {self.acc_type}"
+        return ""
+
+    @property
+    def first(self) -> Stored:
+        """B^T (n×k), the library's first operand."""
+        return _transpose(self.k, self.n, self.ldb, self.b_row_major)
+
+    @property
+    def second(self) -> Stored:
+        """A^T (k×m), the library's second operand."""
+        return _transpose(self.m, self.k, self.lda, self.a_row_major)
+
+    @property
+    def added(self) -> Stored:
+        """C^T (n×m); D^T where nothing reads C."""
+        return self.result if self.c is None else _transpose(self.m, self.n, self.ldc, True)
+
+    @property
+    def result(self) -> Stored:
+        """D^T (n×m)."""
+        return _transpose(self.m, self.n, self.ldd, True)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A matrix in memory as a column-major library describes it.
+
+    Attributes:
+        rows, cols, ld: of what lies in memory, read in columns; in elements.
+        transposed: whether the operand is the transpose of that.
+    """
+
+    rows: int
+    cols: int
+    ld: int
+    transposed: bool
+
+
+def _transpose(rows: int, cols: int, ld: int, row_major: bool) -> Stored:
+    """The transpose of a rows×cols matrix: what a row-major one already is, read in columns."""
+    return Stored(cols, rows, ld, False) if row_major else Stored(rows, cols, ld, True)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute a product, proposed by the library's heuristic.
+
+    Attributes:
+        number: its place in the heuristic's order, from 0.
+        algorithm: the library's own description; means something to the same version of it only.
+        workspace_bytes: what it needs beside the matrices.
+        words: the same description for people: algorithm, tile, stages, split of K.
+    """
+
+    number: int
+    algorithm: bytes
+    workspace_bytes: int
+    words: str
+
+    def __str__(self) -> str:
+        return f"candidate {self.number} ({self.words})"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The heuristic's answer.
+
+    Attributes:
+        version: of the library, ``13.1.0``.
+        found: best first, as the heuristic estimates.
+        reason: why there is none; empty where there is one.
+    """
+
+    version: str
+    found: tuple[Candidate, ...]
+    reason: str = ""
+
+
+class Library(Protocol):
+    """A place with a library of matrix products.
+
+    Every method may raise :class:`wmmagen.errors.Fault` and leaves the place usable after it.
+    """
+
+    @property
+    def device(self) -> str:
+        """What it runs on: ``NVIDIA H200 (sm_90)``."""
+
+    def candidates(self, product: LibraryProduct) -> Candidates:
+        """What the library's heuristic proposes for ``product`` in memory that is aligned as its pointers say.
+
+        Raises:
+            MissingPiece: the library is not here.
+        """
+
+    def run(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> list[Bytes]:
+        """Compute the product once over copies of ``buffers`` and return all of them as they were left."""
+
+    def time(
+        self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes], protocol: TimingProtocol
+    ) -> Timing:
+        """Time the product over copies of ``buffers`` by ``protocol``."""
