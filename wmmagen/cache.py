@@ -79,7 +79,8 @@ class Usage:
 
 def _tell(text: str) -> None:
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    print(f"wmmagen: {shown}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody listens
+        print(f"wmmagen: {shown}", file=sys.stderr, flush=True)
 
 
 class Cache:

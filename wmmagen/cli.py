@@ -5,6 +5,7 @@ The only importer of typer.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -97,7 +98,8 @@ def _answer(document: dict[str, Any], text: str, as_json: bool) -> None:
 def _aside(text: str) -> None:
     """Say something beside the answer; control characters of a request are spelt out, not obeyed."""
     shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    print(shown, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody listens; the answer and its status do not depend on it
+        print(shown, file=sys.stderr, flush=True)
 
 
 @app.command()

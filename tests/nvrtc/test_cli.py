@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import io
 import json
 import os
 import signal
@@ -515,6 +517,22 @@ def test_as_a_process_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "0"
     assert "Traceback" not in done.stderr
+
+
+def test_nobody_who_listens_beside_the_answer_is_no_error(
+    ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log on a full disk, or a reader of it that has gone, neither ends a sweep nor changes what it answers."""
+
+    class Full(io.TextIOBase):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert ask("check", "a=f17")[0] == 2
+    status, document, _ = ask(*SWEEP, "--trials", "2")
+    assert status == 0
+    assert document["new"] == 2
 
 
 def test_checking_needs_neither_compiler_nor_optuna() -> None:
