@@ -321,6 +321,10 @@ def _stream(names: Iterable[str]) -> None:
         _say("\n".join(chunk))
 
 
+#: More processes than any machine has cores are a slip of the keyboard, and take all of its memory.
+_MOST_JOBS = 1024
+
+
 @app.command()
 def sweep(
     arch: ArchName = None,
@@ -334,7 +338,7 @@ def sweep(
         typer.Option(metavar="SECONDS", help="Begin no candidate after this; without --trials, as many as fit."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes that compile [one on each core].")
+        int | None, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Processes that compile [one on each core].")
     ] = None,
     fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every candidate shares.")] = "",
     backend: BackendKind = "auto",

@@ -178,8 +178,8 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
     """
     if 0 in request.size[:2]:
         raise RequestError(f"--problem {request.problem} has no element of D to time", "give sizes above 0")
-    if request.generated.exists() and not request.generated.is_dir():
-        raise RequestError(f"--generated {request.generated} is no folder", "choose another one")
+    if not emit.may_write(request.generated):
+        raise RequestError(f"--generated {request.generated} cannot be written", "choose another folder")
     space = Space(request.operation, request.arch, request.fixed, problem=request.problem)
     space.demand()
     study = tune.open_study(

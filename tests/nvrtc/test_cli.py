@@ -33,7 +33,10 @@ from wmmagen.records import Record
 from wmmagen.render import Source, render
 
 Answer = tuple[int, dict[str, Any], str]
-SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,k_steps=2,copy=ld"]
+FEW = "warps=2x2,k_steps=2,copy=ld"
+SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", FEW]
+#: No file system has such a name; who only asks whether it is there gets an error, too.
+TOO_LONG = "a" * 300
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +124,11 @@ def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
         (["sweep", "--exhaustive", "--trials", "3", "--arch", "sm_75"], "request", "one of them"),
         (["sweep", "--arch", "sm_75", "--problem", "100"], "request", "fix"),
         (["sweep", "--arch", "sm_75", "--backend", "cpu"], "config", "auto"),
+        (["sweep", "--arch", "sm_75", "--fix", FEW, "--storage", TOO_LONG], "study", "a path that can be written"),
+        (["sweep", "--arch", "sm_75", "--fix", FEW, "--generated", "/dev/null/x"], "request", "another folder"),
+        (["sweep", "--arch", "sm_75", "--jobs", "1000000"], "usage", "--jobs"),
+        (["emit", "--best", TOO_LONG, "--to", "out"], "study", "sweep"),
+        (["emit", "", "--arch", "sm_75", "--to", TOO_LONG], "request", "another folder"),
         (["nonsense"], "usage", "--help"),
         (["check"], "usage", "--help"),
         (["check", "", "--no-such-option"], "usage", "--help"),
