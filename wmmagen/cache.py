@@ -79,7 +79,8 @@ class Usage:
 
 def _tell(text: str) -> None:
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    print(f"wmmagen: {shown}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody listens
+        print(f"wmmagen: {shown}", file=sys.stderr, flush=True)
 
 
 class Cache:
@@ -135,7 +136,7 @@ class Cache:
 
     def usage(self) -> Usage:
         """What the folder holds now."""
-        if self.folder is None:
+        if self.folder is None or not os.path.isdir(self.folder):
             return Usage(0, 0)
         sizes = [entry.size for shard in sorted(self.folder.glob("[0-9a-f]" * _SHARD_DIGITS)) for entry in _kept(shard)]
         return Usage(len(sizes), sum(sizes))
@@ -145,7 +146,7 @@ class Cache:
         if self.folder is None:
             return False
         there = next(place for place in (self.folder, *self.folder.parents) if os.path.lexists(place))
-        return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+        return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
     def _place(self, folder: Path, key: str) -> Path:
         return folder / key[:_SHARD_DIGITS] / key

@@ -5,6 +5,7 @@ The only importer of typer.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -97,7 +98,8 @@ def _answer(document: dict[str, Any], text: str, as_json: bool) -> None:
 def _aside(text: str) -> None:
     """Say something beside the answer; control characters of a request are spelt out, not obeyed."""
     shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    print(shown, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody listens; the answer and its status do not depend on it
+        print(shown, file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -334,6 +336,10 @@ def _stream(names: Iterable[str]) -> None:
         _say("\n".join(chunk))
 
 
+#: More processes than any machine has cores are a slip of the keyboard, and take all of its memory.
+_MOST_JOBS = 1024
+
+
 @app.command()
 def sweep(
     arch: ArchName = None,
@@ -350,7 +356,7 @@ def sweep(
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes that compile [one on each core].")
+        int | None, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Processes that compile [one on each core].")
     ] = None,
     fix: Annotated[str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys that every candidate shares.")] = "",
     backend: BackendKind = "auto",

@@ -8,7 +8,9 @@ The name is injective and parsable, ``parse(name(config)) == config``; its gramm
 
 from __future__ import annotations
 
+import ctypes
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -230,7 +232,8 @@ class KernelConfig:
 class Problem:
     """An operation on sizes and factors: A is m×k, B is k×n, C and D are m×n; sizes and leading dimensions in elements.
 
-    ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0.
+    ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0. The factors
+    are kept as the C floats that a kernel is given, so what rounds to 0 is 0, and of the two zeros there is one.
     """
 
     operation: Operation
@@ -249,6 +252,8 @@ class Problem:
             value = getattr(self, field)
             if not 0 <= value <= MAX_SIZE:
                 raise ConfigError(f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}")
+        for field in ("alpha", "beta"):
+            object.__setattr__(self, field, _as_float(field, getattr(self, field)))
         if not self.operation.scaled and (self.ldc, self.alpha, self.beta) != (0, 1.0, 0.0):
             raise ConfigError("D = A·B has no C and no factors", "ask for epilogue=linear")
 
@@ -277,6 +282,13 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
+
+
+def _as_float(word: str, value: float) -> float:
+    single = ctypes.c_float(value).value
+    if not math.isfinite(single):
+        raise ConfigError(f"{word} = {value} is no finite float", "alpha and beta are C floats")
+    return single + 0.0  # -0 becomes 0: the two are equal, and so are problems that have them
 
 
 # ---------------------------------------------------------------------------------------------------------------------

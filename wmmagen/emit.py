@@ -115,6 +115,12 @@ def write(path: Path, text: str) -> None:
         raise RequestError(f"{path} cannot be written: {error.strerror}", "choose another folder") from None
 
 
+def may_write(folder: Path) -> bool:
+    """Whether files can be written below ``folder``, as far as can be told without writing; it may be missing."""
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -122,12 +128,12 @@ def _umask() -> int:
 
 
 def _demand_free(path: Path, text: str, overwrite: bool) -> None:
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise RequestError(f"{path} is there and is no file", "choose another folder or --symbol")
     if overwrite:
         return
     try:
-        present = path.read_bytes() if path.exists() else text.encode()
+        present = path.read_bytes() if os.path.exists(path) else text.encode()
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}", "choose another folder") from None
     if present != text.encode():

@@ -66,9 +66,17 @@ class Request:
 
     @property
     def study_name(self) -> str:
-        """``sm_75_f16_f32_f32_rr_2048x2048x2048`` where none was given."""
+        """``sm_75_f16_f32_f32_rr_2048x2048x2048`` where none was given; another operation has another name.
+
+        Plain products of operands that are aligned for the widest copies have no word for that.
+        """
         o = self.operation
-        return self.study or f"{self.arch}_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{self.problem}"
+        widest = Operation(o.a, o.acc, o.d)
+        words = [str(self.arch), o.a.name, o.acc.name, o.d.name, str(o.layout)]
+        words += [str(getattr(o, key)) for key in ("epilogue", "residue") if getattr(o, key) != getattr(widest, key)]
+        if (o.align_a, o.align_b, o.align_d) != (widest.align_a, widest.align_b, widest.align_d):
+            words.append(f"align{o.align_a}x{o.align_b}x{o.align_d}")
+        return self.study or "_".join([*words, str(self.problem)])
 
 
 @dataclass(frozen=True)
@@ -172,8 +180,8 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
     """
     if 0 in request.size[:2]:
         raise RequestError(f"--problem {request.problem} has no element of D to time", "give sizes above 0")
-    if request.generated.exists() and not request.generated.is_dir():
-        raise RequestError(f"--generated {request.generated} is no folder", "choose another one")
+    if not emit.may_write(request.generated):
+        raise RequestError(f"--generated {request.generated} cannot be written", "choose another folder")
     space = Space(request.operation, request.arch, request.fixed, problem=request.problem)
     space.demand()
     study = tune.open_study(
@@ -250,10 +258,16 @@ def _conclude(request: Request, place: Place, space: Space, done: tune.SweepResu
 
 
 def _belongs(record: Record, space: Space) -> bool:
+    return _has_name(record) and space.contains(parse(record.name))
+
+
+def _has_name(record: Record) -> bool:
+    """Whether a record's name is one today; those of another version may not be."""
     try:
-        return space.contains(parse(record.name))
+        parse(record.name)
     except RequestError:
-        return False  # a name of another version
+        return False
+    return True
 
 
 def best_of(study: str) -> tuple[KernelConfig, Arch]:
@@ -270,7 +284,7 @@ def best_of(study: str) -> tuple[KernelConfig, Arch]:
     records = found.records()
     choice = choose.choose(records)
     if choice is None:
-        leading = choose.leading(records, arch)
+        leading = choose.leading(filter(_has_name, records), arch)
         fix = "sweep first"
         if leading:
             command = f"wmmagen emit {leading[0].name} --arch {arch} --to DIR"

@@ -352,10 +352,10 @@ def _wheel_includes() -> list[Path]:
 def _first_complete(places: tuple[tuple[str, str], ...]) -> Headers:
     lacking = []
     for origin, directory in places:
-        missing = [name for name in REQUIRED_HEADERS if not (Path(directory) / name).is_file()]
+        missing = [name for name in REQUIRED_HEADERS if not os.path.isfile(Path(directory) / name)]
         if not missing:
             return Headers((directory,), _header_version(Path(directory)), origin)
-        exists = Path(directory).is_dir()
+        exists = os.path.isdir(directory)
         lacking.append(f"{directory} ({origin}) " + (f"lacks {', '.join(missing)}" if exists else "does not exist"))
     raise MissingPiece("no directory holds all headers of a WMMA kernel: " + "; ".join(lacking), INSTALL)
 
@@ -380,7 +380,7 @@ def _contents(directories: tuple[str, ...], names: tuple[str, ...]) -> str:
     seen: set[Path] = set()
     while waiting:
         name, places = waiting.pop()
-        path = next((found for place in places if (found := Path(place, name)).is_file()), None)
+        path = next((found for place in places if os.path.isfile(found := Path(place, name))), None)
         text = path.read_bytes() if path is not None and path not in seen else b""
         digest.update(f"{name} {len(text)}\n".encode() + text)
         if path is not None and path not in seen:

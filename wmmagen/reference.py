@@ -89,16 +89,8 @@ def accumulation_limit(operation: Operation) -> int:
 
 
 def factor_parts(value: float) -> tuple[int, int]:
-    """``(p, e)`` with ``value`` = p·2^e as a C ``float`` and an odd p; ``(0, 0)`` for 0.
-
-    Raises:
-        ConfigError: a value that no finite float is near to.
-    """
-    with np.errstate(over="ignore"):
-        single = float(np.float32(value))
-    if not math.isfinite(single):
-        raise ConfigError(f"the factor {value} is no finite float", "alpha and beta are C floats")
-    numerator, denominator = single.as_integer_ratio()
+    """``(p, e)`` with the finite ``value`` = p·2^e and an odd p; ``(0, 0)`` for 0."""
+    numerator, denominator = value.as_integer_ratio()
     twos = (numerator & -numerator).bit_length() - 1 if numerator else 0
     return numerator >> twos, twos - (denominator.bit_length() - 1)
 
@@ -120,11 +112,7 @@ class Room:
 
 
 def room_of(problem: Problem) -> Room:
-    """The room of a problem whose epilogue has factors.
-
-    Raises:
-        ConfigError: a factor is no finite float.
-    """
+    """The room of a problem whose epilogue has factors."""
     (p, e), (q, f) = factor_parts(problem.alpha), factor_parts(problem.beta)
     unit = min([power for odd, power in ((p, e), (q, f)) if odd], default=0)
     total = _EPILOGUE_LIMIT if unit in _EPILOGUE_EXPONENTS else 0
@@ -134,11 +122,7 @@ def room_of(problem: Problem) -> Room:
 
 
 def sum_limit(problem: Problem, largest_c: int = 0) -> int:
-    """The largest Σ|a||b| up to which everything is exact and finite, beside elements of C up to ``largest_c``.
-
-    Raises:
-        ConfigError: a factor is no finite float.
-    """
+    """The largest Σ|a||b| up to which everything is exact and finite, beside elements of C up to ``largest_c``."""
     if not problem.operation.scaled:
         return accumulation_limit(problem.operation)
     room, exact = room_of(problem), problem.operation.acc.exact_limit
@@ -163,8 +147,9 @@ def _largest_c(problem: Problem) -> int:
         if factor and left < LEAST_ROOM:
             p, e = factor_parts(factor)
             raise ConfigError(
-                f"{word} = {factor} is {p} * 2^{e} as a C float: for alpha = {problem.alpha} and beta = {problem.beta} "
-                f"to stay exact in f32 and in {problem.operation.d.name}, "
+                f"{word} = {factor:g} is {p} * 2^{e} as a C float: "
+                f"for alpha = {problem.alpha:g} and beta = {problem.beta:g} to stay exact in f32 and in "
+                f"{problem.operation.d.name}, "
                 f"{'sums of |a||b|' if word == 'alpha' else 'elements of C'} may reach {max(left, 0)} only",
                 f"inputs that show mistakes need {LEAST_ROOM}: give small integers times powers of two, "
                 "for example 1.5 or -0.25",
@@ -474,7 +459,7 @@ def finish(problem: Problem, sums: Array, c: Array | None = None) -> Array:
     """
     if not problem.operation.scaled:
         return sums
-    alpha, beta = (np.float64(np.float32(factor)) for factor in (problem.alpha, problem.beta))
+    alpha, beta = np.float64(problem.alpha), np.float64(problem.beta)
     if c is None:
         # An alpha of 0 reads nothing, so what it scales is a sum of nothing: +0.
         return np.asarray(alpha * (sums if problem.alpha else 0 * sums).astype(np.float64))

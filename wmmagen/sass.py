@@ -168,7 +168,7 @@ def locate() -> Path:
         MissingPiece: there is none.
     """
     for path in _places():
-        if path.is_file() and os.access(path, os.X_OK):
+        if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     raise MissingPiece("nvdisasm, which reads machine code, is not here", INSTALL)
 

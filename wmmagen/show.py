@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -268,7 +269,8 @@ class LiveLine:
         if self._status is not None:
             self._status.update(escape(text))
         else:
-            print(f"{text}  {record.name}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # nobody listens; the sweep goes on
+                print(f"{text}  {record.name}", file=sys.stderr, flush=True)
 
     def _best(self, progress: Progress) -> str:
         best = progress.best

@@ -150,7 +150,7 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
     p = problem
-    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, float(p.alpha), float(p.beta))
+    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.alpha, p.beta)
     return Launch(
         entry=entry,
         grid=(known["BLOCKS"], 1, 1),

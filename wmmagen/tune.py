@@ -181,7 +181,7 @@ def open_study(
     pairs = {key: getattr(operation, key) for key in OPERATION_KEYS}
     about = About(arch.name, _pairs(pairs), problem, _pairs(fixed or {}))
     url, path = _locate(storage if storage is not None else FOLDER / f"{name}{SUFFIX}")
-    if path is not None and not path.exists():
+    if path is not None and not os.path.exists(path):
         _begin(path, name, about)
     if path is not None:
         _demand_database(path)
@@ -203,9 +203,9 @@ def find_study(name_or_path: str, folder: Path | None = None) -> Study:
             _demand_database(file)
         return _open_existing(url, None)
     path = Path(name_or_path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         path = folder / (name_or_path if name_or_path.endswith(SUFFIX) else f"{name_or_path}{SUFFIX}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise StudyError(
             f"there is no study {name_or_path!r}, neither as a file nor in {folder}", _nearest(path.stem, folder)
         )
@@ -227,7 +227,7 @@ def _writable(path: Path) -> Path:
 
 
 def _nearest(stem: str, folder: Path) -> str:
-    known = sorted(p.stem for p in folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    known = sorted(p.stem for p in folder.glob(f"*{SUFFIX}")) if os.path.isdir(folder) else []
     if not known:
         return "`wmmagen sweep` begins one"
     near = difflib.get_close_matches(stem, known, n=1, cutoff=0.4)
@@ -296,7 +296,7 @@ def _begin(path: Path, name: str, about: About) -> None:
             storage.engine.dispose()
             os.link(made, path)
     except FileExistsError:
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise StudyError(f"{path}: a study cannot lie there", "give --storage another path") from None
     except OSError as error:
         raise StudyError(

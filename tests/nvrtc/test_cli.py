@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import io
 import json
 import os
 import signal
@@ -31,7 +33,10 @@ from wmmagen.records import Record
 from wmmagen.render import Source, render
 
 Answer = tuple[int, dict[str, Any], str]
-SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,k_steps=2,copy=ld"]
+FEW = "warps=2x2,k_steps=2,copy=ld"
+SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", FEW]
+#: No file system has such a name; who only asks whether it is there gets an error, too.
+TOO_LONG = "a" * 300
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +124,11 @@ def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
         (["sweep", "--exhaustive", "--trials", "3", "--arch", "sm_75"], "request", "one of them"),
         (["sweep", "--arch", "sm_75", "--problem", "100"], "request", "fix"),
         (["sweep", "--arch", "sm_75", "--backend", "cpu"], "config", "auto"),
+        (["sweep", "--arch", "sm_75", "--fix", FEW, "--storage", TOO_LONG], "study", "a path that can be written"),
+        (["sweep", "--arch", "sm_75", "--fix", FEW, "--generated", "/dev/null/x"], "request", "another folder"),
+        (["sweep", "--arch", "sm_75", "--jobs", "1000000"], "usage", "--jobs"),
+        (["emit", "--best", TOO_LONG, "--to", "out"], "study", "sweep"),
+        (["emit", "", "--arch", "sm_75", "--to", TOO_LONG], "request", "another folder"),
         (["nonsense"], "usage", "--help"),
         (["check"], "usage", "--help"),
         (["check", "", "--no-such-option"], "usage", "--help"),
@@ -515,6 +525,22 @@ def test_as_a_process_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "0"
     assert "Traceback" not in done.stderr
+
+
+def test_nobody_who_listens_beside_the_answer_is_no_error(
+    ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log on a full disk, or a reader of it that has gone, neither ends a sweep nor changes what it answers."""
+
+    class Full(io.TextIOBase):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert ask("check", "a=f17")[0] == 2
+    status, document, _ = ask(*SWEEP, "--trials", "2")
+    assert status == 0
+    assert document["new"] == 2
 
 
 def test_checking_needs_neither_compiler_nor_optuna() -> None:

@@ -361,6 +361,10 @@ def test_a_relative_folder_stays_where_it_was(monkeypatch: pytest.MonkeyPatch, t
     assert default_folder() == tmp_path / "mine"
 
 
+def test_a_folder_that_cannot_be_asked_for_holds_nothing() -> None:
+    assert Cache(Path("a" * 300, "b")).usage() == Usage(0, 0)  # longer than any file system takes
+
+
 def test_writable_asks_the_nearest_folder_that_is_there(kept: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.folder is not None
     assert kept.writable() and not kept.folder.exists()

@@ -220,11 +220,11 @@ def test_timing_has_a_c_and_its_factors() -> None:
             seen.append((launch, len(buffers)))
             return super().time(binary, launch, buffers, *arguments, **more)
 
-    problem = Problem.packed(CONFIG.operation, 32, 64, 16, alpha=0.1, beta=0.7)
+    problem = Problem.packed(CONFIG.operation, 32, 64, 16, alpha=0.375, beta=0.75)
     trial.time_it(CONFIG, binary_of(CONFIG), Clock(), problem, TimingProtocol())
     ((launch, buffers),) = seen
     assert buffers == 4
-    assert launch.arguments[-2:] == (0.1, 0.7)
+    assert launch.arguments[-2:] == (0.375, 0.75)
 
 
 def test_timing_takes_the_data_that_the_protocol_names() -> None:

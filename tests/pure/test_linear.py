@@ -83,7 +83,17 @@ def test_the_parts_of_a_factor_are_the_factor(value: float) -> None:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e39])
 def test_a_factor_that_is_no_finite_float_is_refused(value: float) -> None:
     with pytest.raises(ConfigError, match="finite float"):
-        exact_inputs(Problem.packed(F32, 16, 16, 16, alpha=value))
+        Problem.packed(F32, 16, 16, 16, alpha=value)
+
+
+@pytest.mark.parametrize("factor", [1e-50, -1e-50, -0.0], ids=str)
+def test_a_factor_that_a_float_rounds_to_zero_is_zero(factor: float) -> None:
+    """The kernel is given a C float: it reads neither A nor B and leaves +0, whatever sign A·B has."""
+    problem = Problem.packed(F32, 32, 32, 32, alpha=factor, beta=factor)
+    assert problem == Problem.packed(F32, 32, 32, 32, alpha=0.0, beta=0.0)
+    inputs = exact_inputs(problem)
+    assert inputs.c is None
+    assert not np.signbit(expected(inputs)).any()
 
 
 @settings(max_examples=150, deadline=None)

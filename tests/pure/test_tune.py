@@ -19,11 +19,12 @@ import optuna
 import pytest
 
 import wmmagen
-from wmmagen import derive, rules, seeds
+from wmmagen import derive, job, rules, seeds
 from wmmagen import dtypes as t
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.choose import choose
 from wmmagen.config import KernelConfig, Operation, Problem, name, parse, read_pairs
+from wmmagen.defaults import operation_of
 from wmmagen.errors import LaunchFault, MissingPiece, OutOfTime, RequestError, StudyError
 from wmmagen.records import Outcome, Record
 from wmmagen.space import Space, point_of
@@ -199,6 +200,26 @@ def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
         find_study("other", tmp_path)
     with pytest.raises(StudyError, match="not begun by wmmagen"):
         open_study("other", url, arch=ARCHS[80], operation=F32, problem=SIZE)
+
+
+def test_names_of_another_version_leave_no_winner_and_no_suggestion(tmp_path: Path, study: Study) -> None:
+    one = next(few().configs())
+    old = replace(untimed(one), name=name(one).replace("exact8x8x4", "exact"))
+    for kept, words in (
+        (old, "holds no candidate verified and timed"),
+        (replace(timed(one), name=old.name, fingerprint="0123456789abcdef"), "proved with other templates"),
+    ):
+        study.add(kept)
+        with pytest.raises(StudyError, match=words) as refused:
+            job.best_of(str(tmp_path / "s.db"))
+        assert old.name not in refused.value.fix
+
+
+def test_studies_of_different_operations_have_different_names() -> None:
+    pairs = ["", "acc=f16", "epilogue=linear", "align_a=2", "align_d=2", "layout=rc", "epilogue=linear,align_a=2"]
+    names = [job.Request(operation_of(read_pairs(text)), ARCHS[80], (256, 256, 64)).study_name for text in pairs]
+    assert len(set(names)) == len(pairs)
+    assert names[0] == "sm_80_f16_f32_f32_rr_256x256x64"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
