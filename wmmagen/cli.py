@@ -352,7 +352,7 @@ def sweep(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Begin no candidate after this, and end a compilation that is under way; without --trials, as many as fit.",
+            help="Begin no candidate after this, and end a compilation under way; without --trials, as many as fit.",
         ),
     ] = None,
     jobs: Annotated[
