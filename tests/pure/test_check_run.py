@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes import NumpyBackend
+from tests.fakes import NumpyBackend, binary_of
 from wmmagen import cli, rules, show, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Launch, Pointer, pick
@@ -51,10 +51,6 @@ CONFIGS = [
     config_of(raster="panels3", epilogue="none"),
 ]
 configs = pytest.mark.parametrize("config", CONFIGS, ids=str)
-
-
-def binary_of(config: KernelConfig) -> Binary:
-    return Binary(f"{config}_kernel", SM80, b"", "", 0, 0, 0, 0, "", 0.0, "nobody")
 
 
 class Watcher(NumpyBackend):
