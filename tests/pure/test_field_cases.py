@@ -1,6 +1,6 @@
 """Cases from the field, each as a test of its whole kind: what must be refused, and what must be right without a card.
 
-Those that only a card shows are in ``tests/gpu/test_field_cases.py``, on the same table of kernels and calls.
+Those that only a card shows are in ``tests/gpu/test_field_on_card.py``, on the same table of kernels and calls.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_pad_makes_rows_whole_units_and_in_the_strict_reading_whole_fragments(
 ) -> None:
     """16 bytes by the guide; 32 by the PTX ISA, where a thread's fragment of f16 is 8 registers in every shape."""
     number = {"A": 1, "B": 2}[operand]
-    for pad in range(33):
+    for pad in range(17):
         pads = {"A": 0, "B": 0, operand: pad}
         case = config(f"inst={shape},layout={layout},acc={acc},d={acc},pad_a={pads['A']},pad_b={pads['B']}")
         row_bytes = 2 * derive.values(case)[f"LDS_{operand}"]
@@ -256,7 +256,7 @@ def test_a_staged_epilogue_waits_for_all_readers_of_what_lay_there(pipeline: str
     """Slices are read by other warps, and the strips by other lanes: a barrier before each is overwritten or read."""
     case = field.CASES[f"staged acc=f32,d=f32 none {pipeline}"]
     text = render.render(field.config_of(case.pairs, SM80), SM80).text
-    code = re.sub(r"//.*", "", text[text.rindex("mma_sync") : text.index("wmmagen_status")])
+    code = re.sub(r"//.*", "", text[text.index("// 5. Epilogue") : text.index("wmmagen_status")])
     store, read = code.index("store_matrix_sync"), code.index("reinterpret_cast<const Sums*>")
     assert store < read
     assert ("__syncthreads()" in code[:store]) is ("feed=global" not in pipeline)
