@@ -352,5 +352,12 @@ def _broken(condition: str, indent: str) -> str:
             return f"{operator.rstrip()}{indent}(".join(links)
         head, found, tail = condition.partition(operator)
         if found:
-            return f"{head}{operator.rstrip()}{indent}{tail}"
+            return f"{head}{operator.rstrip()}{indent}{_broken_comparison(tail, indent)}"
     return condition
+
+
+def _broken_comparison(comparison: str, indent: str) -> str:
+    """A comparison, its right side on a line of its own where it would be too long."""
+    if len(indent) + len(comparison) <= _WIDTH:
+        return comparison
+    return comparison.replace(" <= ", f" <={indent}    ")

@@ -713,7 +713,7 @@ _RESOURCES: tuple[Rule, ...] = (
         "R405",
         "resident-shared-memory",
         "MIN_BLOCKS == 1 or "
-        "(SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES <= MULTIPROCESSOR_SHARED_BYTES // MIN_BLOCKS",
+        "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES",
         "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
         "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
         when="feed_shared or store_staged",

@@ -122,7 +122,8 @@ static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
 static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
               "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
 static_assert(MIN_BLOCKS == 1 ||
-                  (SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES <= MULTIPROCESSOR_SHARED_BYTES / MIN_BLOCKS,
+                  MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <=
+                      MULTIPROCESSOR_SHARED_BYTES,
               "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
 #endif
 
