@@ -12,12 +12,14 @@ import math
 import os
 import random
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -511,6 +513,14 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """The console script."""
+    # Told to end, it ends its processes and removes their folders first; told to ignore that, as by nohup, it does.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _terminated)
     sys.exit(run(sys.argv[1:]))

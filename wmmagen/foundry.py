@@ -6,6 +6,7 @@ interrupted. NVRTC itself cannot be stopped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import tempfile
@@ -200,7 +201,7 @@ class Foundry:
     def _ask(self, order: Order) -> Binary:
         process = self._idle.get()
         try:
-            answer = process.ask(order, limit_s=self._limit_s, what=f"compiling {order.entry} for {order.arch}")
+            answer = self._asked(process, order)
         except (TimeoutFault, CrashFault) as fault:
             raise CompileError(fault.message, "a smaller variant: fewer fragments, stages or k_steps") from fault
         finally:
@@ -210,9 +211,19 @@ class Foundry:
         assert isinstance(answer, Binary)
         return answer
 
+    def _asked(self, process: Supervisor, order: Order) -> object:
+        what = f"compiling {order.entry} for {order.arch}"
+        if self._folder is not None:
+            # NVRTC maps its precompiled headers, and on a full disk dies of that; no source is to blame for it.
+            with contextlib.suppress(CrashFault):
+                return process.ask((order, True), limit_s=self._limit_s, what=what)
+        return process.ask((order, False), limit_s=self._limit_s, what=what)
+
 
 def serve(channel: Channel, folder: str | None, nice: int) -> None:
     """The life of a compiler process: answer orders by binaries or errors until the parent closes its end.
+
+    With each order comes whether it may use precompiled headers.
 
     Args:
         folder: where to make a folder for precompiled headers; None compiles the headers every time.
@@ -223,10 +234,10 @@ def serve(channel: Channel, folder: str | None, nice: int) -> None:
     channel.send(READY)
     while True:
         try:
-            order: Order = channel.receive()
+            order, quick = channel.receive()
         except EOFError:
             return
-        channel.send(("ok", _answer(order, precompiled)))
+        channel.send(("ok", _answer(order, precompiled if quick else None)))
 
 
 def _answer(order: Order, precompiled: Path | None) -> Binary | CompileError | MissingPiece:

@@ -453,10 +453,14 @@ def test_a_budget_ends_a_compilation(ask: Callable[..., Answer], no_gpu: None, t
     assert 8 <= time.monotonic() - begin < 60
 
 
-def test_as_a_process_an_interrupt_ends_every_compiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_as_a_process_a_signal_ends_every_compiler_and_leaves_no_folder(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    places = {"PYTHONPATH": str(Path(wmmagen.__file__).parents[1]), "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen(
         [sys.executable, "-m", "wmmagen", *SWEEP, "--exhaustive", "--jobs", "3"],
-        env=os.environ | {"PYTHONPATH": str(Path(wmmagen.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | places,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -468,10 +472,12 @@ def test_as_a_process_an_interrupt_ends_every_compiler(tmp_path: Path) -> None:
         line = process.stderr.readline()
         assert line, said
         said += line
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everyone is interrupted
+    os.killpg(process.pid, number)  # as a terminal or a batch system does: everyone gets it
     _, rest = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "goes on:" in rest and "Traceback" not in said + rest
+    assert process.returncode == status
+    assert ("goes on:" in rest) is (number == signal.SIGINT)
+    assert "Traceback" not in said + rest
+    assert not list(tmp_path.glob("wmmagen-*"))
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     (file,) = Path("sweeps").glob("*.db")

@@ -24,6 +24,7 @@ from wmmagen.foundry import Foundry, Order
 from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 from wmmagen.space import Space
+from wmmagen.supervisor import READY, Channel
 
 SM75, SM80 = ARCHS[75], ARCHS[80]
 WMMA, WMMA_ENTRY = doctor.PROBE_SOURCE, doctor.PROBE_ENTRY
@@ -249,6 +250,26 @@ def test_precompiled_headers_that_cannot_be_written_refuse_nothing(
     assert isinstance(foundry._answer(PROBE, tmp_path), Binary)
 
 
+def dies_of_precompiled_headers(channel: Channel, folder: str | None, nice: int) -> None:
+    """:func:`wmmagen.foundry.serve` on a full disk, where NVRTC maps a file that has no room."""
+    channel.send(READY)
+    while True:
+        try:
+            order, quick = channel.receive()
+        except EOFError:
+            return
+        if quick:
+            os.kill(os.getpid(), signal.SIGBUS)
+        channel.send(("ok", foundry._answer(order, None)))
+
+
+def test_a_compiler_that_dies_of_precompiled_headers_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foundry, "serve", dies_of_precompiled_headers)
+    with Foundry(1, NONE) as made:
+        answers = list(made.compile_many([filling(5), filling(6)]))
+    assert all(same(answer, made_here(filling(number))) for answer, number in zip(answers, (5, 6), strict=True))
+
+
 def test_a_refusal_stands_in_its_place_with_its_log() -> None:
     bad = Order("this is no C++", "absent", SM75)
     with Foundry(2, NONE) as made:
@@ -291,7 +312,7 @@ def test_a_compilation_that_does_not_end_is_a_refusal_and_the_next_one_works() -
 
 def test_a_compiler_that_dies_is_a_refusal_and_the_next_one_works() -> None:
     order = filling(4)
-    with Foundry(1, NONE) as made:
+    with Foundry(1, NONE, precompiled=False) as made:
         made.compile(order.source, order.entry, order.arch)
         pid = made._processes[0].pid
         assert pid is not None
