@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
+from tests.nvcc import compile_with
 from wmmagen import emit
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig
@@ -24,23 +20,13 @@ CONFIGS = [
 ]
 
 
-def find_nvcc() -> str:
-    """The nvcc on the PATH; a reason to skip, or to fail where the GPU tests were demanded, when there is none."""
-    found = shutil.which("nvcc")
-    if found is None:
-        (pytest.fail if os.environ.get("WMMAGEN_NEEDS_GPU") else pytest.skip)("no nvcc on the PATH")
-    return found
-
-
 class Library:
     """A launcher in a shared library that nvcc built from one emitted file."""
 
-    def __init__(self, config: KernelConfig, arch: Arch, nvcc: str, folder: Path) -> None:
+    def __init__(self, config: KernelConfig, arch: Arch, nvcc: Path, folder: Path) -> None:
         (source, _) = emit.emit(config, arch, folder, symbol="my_gemm")
         built = folder / "libmy_gemm.so"
-        command = [nvcc, f"-arch={arch}", "-O3", "-shared", "-Xcompiler", "-fPIC,-Wall,-Wextra,-Werror", "-Werror",
-                   "all-warnings", "-o", str(built), str(source)]  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        compile_with(nvcc, source, arch, "-O3", "-shared", "-Xcompiler", "-fPIC", "-o", str(built))
         self.launch = ctypes.CDLL(str(built)).my_gemm
         self.launch.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 6 + [ctypes.c_void_p]
         self.launch.restype = ctypes.c_int

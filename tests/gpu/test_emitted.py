@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.libraries import CONFIGS, Library, find_nvcc
+from tests.libraries import CONFIGS, Library
+from tests.nvcc import demand_nvcc
 from wmmagen import reference, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes
@@ -28,13 +31,13 @@ def arch() -> Arch:
 
 
 @pytest.fixture(scope="module")
-def nvcc() -> str:
-    return find_nvcc()
+def nvcc() -> Path:
+    return demand_nvcc()
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def built(
-    request: pytest.FixtureRequest, arch: Arch, nvcc: str, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, arch: Arch, nvcc: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[KernelConfig, Library]:
     config = read_config(request.param, arch)
     demand(config, arch)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.libraries import CONFIGS, Library, find_nvcc
+from tests.libraries import CONFIGS, Library
+from tests.nvcc import demand_nvcc
 from wmmagen import derive, emit, nvrtc
 from wmmagen.arch import ARCHS
 from wmmagen.config import KernelConfig
@@ -21,7 +22,7 @@ SM80 = ARCHS[80]
 @pytest.fixture(scope="module", params=CONFIGS)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelConfig, Library]:
     config = read_config(request.param, SM80)
-    return config, Library(config, SM80, find_nvcc(), tmp_path_factory.mktemp("emitted"))
+    return config, Library(config, SM80, demand_nvcc(), tmp_path_factory.mktemp("emitted"))
 
 
 def test_every_bad_call_is_refused_before_anything_is_launched(
@@ -58,7 +59,7 @@ def test_every_bad_call_is_refused_before_anything_is_launched(
 
 
 def test_two_kernels_link_into_one_c_program(tmp_path: Path) -> None:
-    nvcc = find_nvcc()
+    nvcc = demand_nvcc()
     cc = shutil.which("cc") or pytest.skip("no C compiler")
     include = f"-I{nvrtc.headers().directories[0]}"
     for symbol, text in (("gemm_one", "acc=f32"), ("gemm_two", "acc=f16")):
