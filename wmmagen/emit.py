@@ -18,6 +18,8 @@ from wmmagen.manifest import Evidence
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+#: Comments and strings, whose words are no names.
+_PROSE = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')
 #: Beginnings of names that belong to CUDA, to the C++ library or to what wmmagen itself declares.
 _TAKEN = ("cuda", "cu_", "CU", "nv", "wmma", "WMMA", "std", "__")
 #: What an emitted kernel's further names end with; another kernel's name may not.
@@ -50,7 +52,7 @@ def check_symbol(symbol: str, text: str) -> str:
     """
     taken = symbol in _RESERVED or symbol.startswith(_TAKEN) or _VECTOR_TYPE.fullmatch(symbol)
     own = {symbol, f"WMMAGEN_{symbol}_H", *(symbol + ending for ending in _ENDINGS)}
-    declared = own & set(_WORD.findall(text))
+    declared = own & set(_WORD.findall(_PROSE.sub("", text)))
     if not _IDENTIFIER.fullmatch(symbol) or taken or declared or symbol.endswith(_ENDINGS):
         raise ConfigError(
             f"--symbol {symbol!r} cannot name the exported function"

@@ -1,4 +1,4 @@
-"""Emitted files as nvcc builds them, run against a CUDA runtime of ours: no GPU, but the real launcher and self-test."""
+"""Emitted files as nvcc builds them, run on a CUDA runtime of ours: no GPU, but the real launcher and self-test."""
 
 from __future__ import annotations
 
