@@ -27,6 +27,7 @@ gpu-test: $(STAMP)
 # The long proofs, which need a GPU, and their records, which are committed.
 proof: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
+	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300
 	$(BIN)/python tests/gpu/prove_sweep.py --arch sm_75 --trials 40
 

@@ -25,10 +25,10 @@ class Library:
     """A launcher in a shared library that nvcc built from one emitted file."""
 
     def __init__(self, config: KernelConfig, arch: Arch, nvcc: Path, folder: Path) -> None:
-        source = emit.emit(config, arch, folder, symbol="my_gemm")[0]
-        built = folder / "libmy_gemm.so"
-        compile_with(nvcc, source, arch, "-O3", "-shared", "-Xcompiler", "-fPIC", "-o", str(built))
-        library = ctypes.CDLL(str(built))
+        kernel, _, self.selftest, _ = emit.emit(config, arch, folder, symbol="my_gemm")
+        self.path = folder / "libmy_gemm.so"
+        compile_with(nvcc, kernel, arch, "-O3", "-shared", "-Xcompiler", "-fPIC", "-o", str(self.path))
+        library = ctypes.CDLL(str(self.path))
         matrices, numbers = 3 + config.operation.scaled, 6 + config.operation.scaled
         factors = [ctypes.c_float] * 2 if config.operation.scaled else []
         arguments = [ctypes.c_void_p] * matrices + [ctypes.c_int] * numbers + factors
