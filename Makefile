@@ -28,6 +28,8 @@ gpu-test: $(STAMP)
 proof: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
 	$(BIN)/python tests/gpu/prove_emission.py
+	$(BIN)/python tests/gpu/prove_large.py
+	$(BIN)/python tests/gpu/prove_sanitizer.py
 	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300
 	$(BIN)/python tests/gpu/prove_sweep.py --arch sm_75 --trials 40
 

@@ -329,7 +329,10 @@ def sweep(
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Every legal variant.")] = False,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Begin no candidate after this; without --trials, as many as fit."),
+        typer.Option(
+            metavar="SECONDS",
+            help="Begin no candidate after this, and end a compilation that is under way; without --trials, as many as fit.",
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Processes that compile [one on each core].")

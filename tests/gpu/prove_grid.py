@@ -1,6 +1,6 @@
 """The grid proof: every structure that is generated, exact on a GPU. Writes its records.
 
-    python tests/gpu/prove_grid.py [--arch sm_90] [--draws 1000] [--jobs N] [--to tests/gpu/records]
+    python tests/gpu/prove_grid.py [--arch sm_90] [--draws 1100] [--jobs N] [--to tests/gpu/records]
 
 Two lists of configurations, both the same every time:
 
@@ -117,7 +117,7 @@ def main() -> int:
     """Draw, validate, record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--draws", type=int, default=1100)
     parser.add_argument("--jobs", type=int, default=usable_cores())
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
