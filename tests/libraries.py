@@ -10,13 +10,14 @@ from wmmagen import emit
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig
 
-#: One for each pipeline and accumulator; the last needs more than 48 KB of shared memory.
+#: One for each pipeline and accumulator; one that needs more than 48 KB of shared memory, and one with C.
 CONFIGS = [
     "feed=global,frags=2x2",
     "copy=ld,stages=1",
     "copy=ld,stages=2,acc=f16",
     "copy=cpasync,stages=3,inst=8x32x16",
     "copy=cpasync,stages=4,warps=4x2,k_steps=4",
+    "copy=ld,stages=2,epilogue=linear,d=f16,store=staged",
 ]
 
 
@@ -24,9 +25,17 @@ class Library:
     """A launcher in a shared library that nvcc built from one emitted file."""
 
     def __init__(self, config: KernelConfig, arch: Arch, nvcc: Path, folder: Path) -> None:
-        (source, _) = emit.emit(config, arch, folder, symbol="my_gemm")
-        built = folder / "libmy_gemm.so"
-        compile_with(nvcc, source, arch, "-O3", "-shared", "-Xcompiler", "-fPIC", "-o", str(built))
-        self.launch = ctypes.CDLL(str(built)).my_gemm
-        self.launch.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 6 + [ctypes.c_void_p]
-        self.launch.restype = ctypes.c_int
+        kernel, _, self.selftest, _ = emit.emit(config, arch, folder, symbol="my_gemm")
+        self.path = folder / "libmy_gemm.so"
+        compile_with(nvcc, kernel, arch, "-O3", "-shared", "-Xcompiler", "-fPIC", "-o", str(self.path))
+        library = ctypes.CDLL(str(self.path))
+        matrices, numbers = 3 + config.operation.scaled, 6 + config.operation.scaled
+        factors = [ctypes.c_float] * 2 if config.operation.scaled else []
+        arguments = [ctypes.c_void_p] * matrices + [ctypes.c_int] * numbers + factors
+        self.supports, self.launch, self.status_text = (
+            library.my_gemm_supports, library.my_gemm, library.my_gemm_status_text,
+        )  # fmt: skip
+        self.supports.argtypes = arguments
+        self.launch.argtypes = [*arguments, ctypes.c_void_p]
+        self.supports.restype = self.launch.restype = ctypes.c_int
+        self.status_text.argtypes, self.status_text.restype = [ctypes.c_int], ctypes.c_char_p

@@ -427,16 +427,28 @@ def emit(
 
     if (text is None) == (best is None):
         raise RequestError("emit takes a CONFIG or --best STUDY, one of them", "wmmagen emit --best STUDY --to DIR")
+    evidence = None
     if best is not None:
-        kernel, of_study = job.best_of(best)
+        kernel, of_study, evidence = job.best_of(best)
         target = _arch(arch) if arch is not None else of_study
         defaults.demand(kernel, target)
+        evidence = evidence if target == of_study else None  # it was proved as another architecture's
     else:
         target = _arch(arch)
         kernel = _legal(str(text), target, strict_isa=False)
-    files = emission.emit(kernel, target, to, symbol=symbol, overwrite=overwrite)
-    document = {"name": config.name(kernel), "arch": target.name, "files": [str(f) for f in files]}
-    _answer(document, "\n".join(str(f) for f in files), as_json)
+    files = emission.emit(kernel, target, to, symbol=symbol, evidence=evidence, overwrite=overwrite)
+    selftest = emission.selftest_command(files, target)
+    document = {
+        "name": config.name(kernel),
+        "arch": target.name,
+        "files": [str(f) for f in files],
+        "selftest": selftest,
+    }
+    _answer(
+        document,
+        "\n".join([*map(str, files), "The self-test, on a machine with such a card:", f"  {selftest}"]),
+        as_json,
+    )
     return 0
 
 

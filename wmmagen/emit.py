@@ -1,21 +1,29 @@
-"""The files for another project: the rendered text with its launcher, and a header for C and C++."""
+"""The files for another project: the rendered text with its launcher, its header, its self-test, and the manifest."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shlex
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from wmmagen import render
+from wmmagen import manifest, render
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig
 from wmmagen.errors import ConfigError, RequestError
+from wmmagen.manifest import Evidence
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+#: Comments and strings, whose words are no names.
+_PROSE = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')
 #: Beginnings of names that belong to CUDA, to the C++ library or to what wmmagen itself declares.
 _TAKEN = ("cuda", "cu_", "CU", "nv", "wmma", "WMMA", "std", "__")
+#: What an emitted kernel's further names end with; another kernel's name may not.
+_ENDINGS = ("_kernel", "_supports", "_status_text", "_selftest")
 #: C and C++ words, and names of the C library and of CUDA's headers that every file of a program sees.
 _RESERVED = frozenset(
     """
@@ -37,18 +45,20 @@ _VECTOR_TYPE = re.compile(r"u?(char|short|int|long|longlong)[1-4]|(float|double)
 
 
 def check_symbol(symbol: str, text: str) -> str:
-    """``symbol`` where it can name the exported function of ``text``, the same kernel under another name.
+    """``symbol`` where it can name the exported function of ``text``, the same kernel's files under another name.
 
     Raises:
         ConfigError: it cannot.
     """
     taken = symbol in _RESERVED or symbol.startswith(_TAKEN) or _VECTOR_TYPE.fullmatch(symbol)
-    declared = {symbol, f"{symbol}_kernel", f"WMMAGEN_{symbol}_H"} & set(_WORD.findall(text))
-    if not _IDENTIFIER.fullmatch(symbol) or taken or declared:
+    own = {symbol, f"WMMAGEN_{symbol}_H", *(symbol + ending for ending in _ENDINGS)}
+    declared = own & set(_WORD.findall(_PROSE.sub("", text)))
+    if not _IDENTIFIER.fullmatch(symbol) or taken or declared or symbol.endswith(_ENDINGS):
         raise ConfigError(
             f"--symbol {symbol!r} cannot name the exported function"
-            + (": the file uses that name itself" if declared else ""),
-            "a letter, then letters, digits and underscores, 200 at most; no word of C, C++ or CUDA",
+            + (": the files use that name themselves" if declared else ""),
+            "a letter, then letters, digits and underscores, 200 at most; no word of C, C++ or CUDA, and no name that "
+            f"ends with {' or '.join(_ENDINGS)}",
         )
     return symbol
 
@@ -65,16 +75,27 @@ def source_of(
     source = render.render(config, arch, strict_isa=strict_isa)
     if symbol is None or symbol == source.symbol:
         return source
-    return render.render(config, arch, strict_isa=strict_isa, symbol=check_symbol(symbol, source.text))
+    beside = render.render_header(config, arch) + render.render_selftest(config, arch)
+    return render.render(config, arch, strict_isa=strict_isa, symbol=check_symbol(symbol, source.text + beside))
 
 
 def emit(
-    config: KernelConfig, arch: Arch, folder: Path, *, symbol: str | None = None, overwrite: bool = False
+    config: KernelConfig,
+    arch: Arch,
+    folder: Path,
+    *,
+    symbol: str | None = None,
+    evidence: Evidence | None = None,
+    overwrite: bool = False,
 ) -> tuple[Path, ...]:
-    """Write ``<symbol>.cu`` and ``<symbol>.h`` into ``folder``, which is made where it is missing.
+    """Write the files for another project into ``folder``, which is made where it is missing.
+
+    These are ``<symbol>.cu``, ``<symbol>.h``, ``<symbol>_selftest.cu`` and ``manifest.json``, in which every kernel of
+    the folder has its entry.
 
     Args:
         symbol: the exported function; the canonical name where it is None.
+        evidence: kept in the manifest.
         overwrite: replace files of other content.
 
     Raises:
@@ -83,15 +104,28 @@ def emit(
         RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
     """
     source = source_of(config, arch, symbol=symbol)
+    name = source.symbol
     texts = {
-        folder / f"{source.symbol}.cu": source.text,
-        folder / f"{source.symbol}.h": render.render_header(config, arch, symbol=source.symbol),
+        folder / f"{name}.cu": source.text,
+        folder / f"{name}.h": render.render_header(config, arch, symbol=name),
+        folder / f"{name}_selftest.cu": render.render_selftest(config, arch, symbol=name),
     }
     for path, text in texts.items():
         _demand_free(path, text, overwrite)
+    hashes = {path.name: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
+    path = folder / manifest.FILE
+    texts[path] = manifest.joined(path, name, manifest.entry(source, hashes, evidence), overwrite=overwrite)
     for path, text in texts.items():
         write(path, text)
     return tuple(texts)
+
+
+def selftest_command(files: Sequence[Path], arch: Arch) -> str:
+    """The command that builds and runs the self-test of what :func:`emit` wrote, for a shell."""
+    kernel, _, selftest, _ = files
+    program = os.path.join(os.curdir, selftest.with_suffix(""))  # an absolute path stays what it is
+    built = shlex.join(["nvcc", f"-arch={arch}", "-o", program, str(kernel), str(selftest)])
+    return f"{built} && {shlex.quote(program)}"
 
 
 def write(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import RequestError, StudyError
 from wmmagen.foundry import ORDERS_PER_PROCESS, Foundry, Order, usable_cores
+from wmmagen.manifest import Evidence
 from wmmagen.records import Outcome, Record, Tally, tally
 from wmmagen.render import render
 from wmmagen.space import Space
@@ -270,8 +271,8 @@ def _has_name(record: Record) -> bool:
     return True
 
 
-def best_of(study: str) -> tuple[KernelConfig, Arch]:
-    """The winner of a study and its architecture, for ``emit --best``.
+def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
+    """The winner of a study, its architecture, and what became of it there, for ``emit --best``.
 
     Args:
         study: its name below ``sweeps/``, its file, or its storage's URL.
@@ -295,4 +296,4 @@ def best_of(study: str) -> tuple[KernelConfig, Arch]:
             f"the winner of study {found.name}, {choice.best.name}, was proved with other templates than today's",
             "sweep again: the same command tries again what has changed",
         )
-    return parse(choice.best.name), arch
+    return parse(choice.best.name), arch, Evidence(found.name, choice.best)

@@ -16,7 +16,7 @@ from typing import Any
 
 import jinja2
 
-from wmmagen import coverage, derive, rules
+from wmmagen import coverage, derive, rules, selftest
 from wmmagen.arch import Arch
 from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
@@ -36,6 +36,8 @@ _CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "ALPHA": 
 _FACTOR = "float"
 #: What carries a copy of so many bytes through registers.
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
+#: Around each matrix of the self-test; a multiple of every alignment that a launcher asks for.
+_GUARD_BYTES = 4096
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -69,6 +71,15 @@ def template_root() -> Path:
     package = Path(__file__).resolve().parent
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"
+
+
+@lru_cache(maxsize=1)
+def templates_fingerprint() -> str:
+    """What tells these templates from every other set of them."""
+    root = template_root()
+    texts = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*.jinja")}
+    held = (f"{name}\0{hashlib.sha256(text).hexdigest()}\n" for name, text in sorted(texts.items()))
+    return hashlib.sha256("".join(held).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
@@ -128,9 +139,52 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     demands = [_numbered(rule, known) for rule, _ in _call_rules(known, strict_isa=False)]
     return _fill(
         "gemm_wmma.h.jinja",
-        {**_words(config), "arch": arch.name, "symbol": symbol, "demands": demands},
+        {**_words(config), **_statuses(), "arch": arch.name, "symbol": symbol, "demands": demands},
         guard=f"WMMAGEN_{symbol}_H",
     )
+
+
+def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
+    """The program that checks the kernel, which :func:`render` exports under ``symbol``, in its user's own build."""
+    symbol = symbol or name_of(config)
+    calls = [
+        {"what": s.what, "status": s.status.value, "changes": [(f, _argument(f, v)) for f, v in s.changes.items()]}
+        for s in selftest.spoilt_calls(config)
+    ]
+    acceptable = ", ".join(_argument(field, value) for field, value in selftest.acceptable(config).items())
+    return _fill(
+        "selftest.cu.jinja",
+        {**_words(config), "arch": arch.name, "symbol": symbol, "acceptable": acceptable, "spoilt": calls},
+        numbers=_selftest_numbers(config),
+    )
+
+
+def _argument(field: str, value: int | float) -> str:
+    """An argument of the launcher in C++: an address, a factor or a number."""
+    if field in selftest.ADDRESSES:
+        return f"at({value})" if value else "nullptr"
+    return f"{value:.1f}f" if isinstance(value, float) else str(value)
+
+
+def _selftest_numbers(config: KernelConfig) -> str:
+    """What the self-test knows of its kernel, as declarations."""
+    known, least = derive.values(config), selftest.least_steps(config)
+    blocks_m, blocks_n = selftest.block_counts(config)
+    o = config.operation
+    letters = selftest.matrices(config)
+    lines = [
+        ("BLOCK_M", known["BLOCK_M"], "M is a multiple of this"),
+        ("BLOCK_N", known["BLOCK_N"], "N is one of this"),
+        ("BLOCK_K", known["BLOCK_K"], "and K of this, a slice"),
+        ("STAGES", known["STAGES"], "slices that are under way at a time"),
+        ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
+        ("BLOCKS_N", blocks_n, "and across"),
+        *((f"{x}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in letters),
+        *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
+        ("MOST", min(o.acc.exact_limit, o.d.exact_limit), "integers up to this are exact in sums and in D"),
+        ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
+    ]
+    return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
 
 
 def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:
@@ -149,6 +203,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
+        **_statuses(),
         "arch": arch.name,
         "symbol": symbol,
         "kernel": kernel,
@@ -209,6 +264,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     if o.scaled:
         matrices = "const void* A, const void* B, const void* C, void* D"
         numbers = f"int lda, int ldb, int ldc, int ldd, {_FACTOR} alpha, {_FACTOR} beta"
+    parameters = f"{matrices}, int M, int N, int K, {numbers}"
     return {
         "name": name_of(config),
         "a": o.a,
@@ -217,13 +273,21 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "v": v,
         "formula": "alpha * A * B + beta * C" if o.scaled else "A * B",
         "outputs_words": "C and D (M x N) are" if o.scaled else "D (M x N) is",
-        "parameters": f"{matrices}, int M, int N, int K, {numbers}",
+        "parameters": parameters,
+        "arguments": ", ".join(p.split()[-1] for p in parameters.split(", ")),
         "order_a": "row_major" if o.a_row_major else "col_major",
         "order_b": "row_major" if o.b_row_major else "col_major",
         "layout_words": _LAYOUT_WORDS[o.layout],
         "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
     }
+
+
+def _statuses() -> dict[str, Any]:
+    """The launcher's answers, and the enumerators that stand for them."""
+    last = len(rules.Status) - 1
+    values = ((f"  {s} = {n}{',' if n < last else ''}", s.says) for n, s in enumerate(rules.Status))
+    return {"statuses": list(rules.Status), "status_values": _aligned(values)}
 
 
 def _stages_words(config: KernelConfig) -> str:

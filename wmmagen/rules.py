@@ -46,11 +46,33 @@ class Scope(StrEnum):
 
 
 class Status(StrEnum):
-    """What a launcher answers where a call breaks a rule; a name of its status enum."""
+    """What a launcher answers: a name of its status enum, which has the values 0, 1, … in this order.
 
-    SIZE = "WMMAGEN_BAD_SIZE"
-    LEADING_DIMENSION = "WMMAGEN_BAD_LEADING_DIMENSION"
-    POINTER = "WMMAGEN_BAD_POINTER"
+    Members are only ever added, at the end: programs that are linked of files of several versions compare numbers.
+
+    Attributes:
+        says: the same in words, for the text function.
+    """
+
+    says: str
+
+    def __new__(cls, value: str, says: str) -> Status:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.says = says
+        return member
+
+    OK = "WMMAGEN_OK", "launched, or nothing to do"
+    SIZE = "WMMAGEN_BAD_SIZE", "a size is negative, no multiple of the block tile, or makes too many blocks"
+    LEADING_DIMENSION = (
+        "WMMAGEN_BAD_LEADING_DIMENSION",
+        "a leading dimension is less than a row, or not aligned as promised",
+    )
+    POINTER = "WMMAGEN_BAD_POINTER", "a pointer is null, misaligned, or that of a C where D must not be"
+    SHARED_MEMORY = "WMMAGEN_NO_SHARED_MEMORY", "the device's blocks have less shared memory than this kernel needs"
+    LAUNCH = "WMMAGEN_NOT_LAUNCHED", "CUDA refused the launch"
+    DEVICE = "WMMAGEN_NO_DEVICE", "no CUDA device, no driver, or a driver too old for this build"
+    CODE = "WMMAGEN_NO_CODE", "the device runs no code of this build"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@
 #ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #endif
 
@@ -307,22 +308,104 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
 #ifndef __CUDACC_RTC__
 
 #ifndef WMMAGEN_STATUS
-#define WMMAGEN_STATUS
-// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once.
+// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once. A later
+// version may add values at the end, so this number tells how many are known.
+#define WMMAGEN_STATUS 8
 typedef enum wmmagen_status {
   WMMAGEN_OK = 0,                     // launched, or nothing to do
-  WMMAGEN_BAD_SIZE = 1,               // negative, no multiple of the block tile, or too many blocks
-  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // less than a row, or not aligned as promised
-  WMMAGEN_BAD_POINTER = 3,            // null, misaligned, or C where D must not be
+  WMMAGEN_BAD_SIZE = 1,               // a size is negative, no multiple of the block tile, or makes too many blocks
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // a leading dimension is less than a row, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // a pointer is null, misaligned, or that of a C where D must not be
   WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
-  WMMAGEN_NOT_LAUNCHED = 5            // the launch failed, for example because the device runs no code of this build
+  WMMAGEN_NOT_LAUNCHED = 5,           // CUDA refused the launch
+  WMMAGEN_NO_DEVICE = 6,              // no CUDA device, no driver, or a driver too old for this build
+  WMMAGEN_NO_CODE = 7                 // the device runs no code of this build
 } wmmagen_status;
+#elif WMMAGEN_STATUS < 8
+#error "a header of an older wmmagen was included before this one: include this one first"
 #endif
 
-// Starts D = alpha * A * B + beta * C on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
-// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
-extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1(
-    const void* A, const void* B, const void* C, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta, cudaStream_t stream) {
+namespace {
+
+constexpr int FLAGS = 64;  // devices that have a flag
+
+// Devices that were asked and agreed. Nothing else is kept between calls.
+std::atomic<unsigned long long> prepared{0};
+
+// What an error of CUDA is among the answers. Its status tells it, so whoever asks CUDA next is not told once more.
+wmmagen_status told(cudaError_t error) {
+  cudaGetLastError();
+  switch (error) {
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorInitializationError:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorDevicesUnavailable:
+      return WMMAGEN_NO_DEVICE;
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+      return WMMAGEN_NO_CODE;
+    default:
+      return WMMAGEN_NOT_LAUNCHED;
+  }
+}
+
+// Asks the current device, once, whether it runs this kernel, and for its shared memory, which may be more than the 48 KB
+// that every block has. Threads may ask at the same time, and a stream may be capturing: nothing here is work for a stream.
+wmmagen_status prepare() {
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return told(error);
+  const unsigned long long flag = device < FLAGS ? 1ull << device : 0;  // those beyond are asked every time
+  if (prepared.load(std::memory_order_acquire) & flag) return WMMAGEN_OK;
+
+  cudaFuncAttributes attributes;
+  error = cudaFuncGetAttributes(&attributes, wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_kernel);
+  if (error != cudaSuccess) return told(error);
+  error = cudaFuncSetAttribute(wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  if (error == cudaErrorInvalidValue) {
+    cudaGetLastError();
+    return WMMAGEN_NO_SHARED_MEMORY;
+  }
+  if (error != cudaSuccess) return told(error);
+  prepared.fetch_or(flag, std::memory_order_release);
+  return WMMAGEN_OK;
+}
+
+}  // namespace
+
+// What a status means, in words.
+extern "C" const char* wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_status_text(wmmagen_status status) {
+  switch (status) {
+    case WMMAGEN_OK:
+      return "launched, or nothing to do";
+    case WMMAGEN_BAD_SIZE:
+      return "a size is negative, no multiple of the block tile, or makes too many blocks";
+    case WMMAGEN_BAD_LEADING_DIMENSION:
+      return "a leading dimension is less than a row, or not aligned as promised";
+    case WMMAGEN_BAD_POINTER:
+      return "a pointer is null, misaligned, or that of a C where D must not be";
+    case WMMAGEN_NO_SHARED_MEMORY:
+      return "the device's blocks have less shared memory than this kernel needs";
+    case WMMAGEN_NOT_LAUNCHED:
+      return "CUDA refused the launch";
+    case WMMAGEN_NO_DEVICE:
+      return "no CUDA device, no driver, or a driver too old for this build";
+    case WMMAGEN_NO_CODE:
+      return "the device runs no code of this build";
+  }
+  return "no status that this launcher knows";
+}
+
+// What the launcher would answer on the current device, as far as can be known before the launch.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_supports(
+    const void* A, const void* B, const void* C, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta) {
   // N800: sizes are not negative
   if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
   // N801: M is a multiple of BLOCK_M
@@ -370,27 +453,37 @@ extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w
   // P327: a C that is D has D's leading dimension
   if (beta != 0 && C_address == D_address && ldc != ldd) return WMMAGEN_BAD_POINTER;
 
-  const auto kernel = wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_kernel;
-  // Beyond 48 KB a block gets only what its kernel has asked for.
-  const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-  if (asked != cudaSuccess) {
-    cudaGetLastError();  // it is told by the status, and not once more to whoever asks next
-    return asked == cudaErrorInvalidValue ? WMMAGEN_NO_SHARED_MEMORY : WMMAGEN_NOT_LAUNCHED;
-  }
+  return prepare();
+}
+
+// Starts D = alpha * A * B + beta * C on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1(
+    const void* A, const void* B, const void* C, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta, cudaStream_t stream) {
+  const wmmagen_status status = wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_supports(A, B, C, D, M, N, K, lda, ldb, ldc, ldd, alpha, beta);
+  if (status != WMMAGEN_OK || M == 0 || N == 0) return status;
+
   cudaLaunchConfig_t launch = {};
   launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
   launch.blockDim = dim3(THREADS);
   launch.dynamicSmemBytes = SHARED_BYTES;
   launch.stream = stream;
-  const cudaError_t launched =
-      cudaLaunchKernelEx(&launch, kernel, static_cast<const __half*>(A), static_cast<const __half*>(B),
-                         static_cast<const float*>(C), static_cast<float*>(D), N, K, lda, ldb, ldc, ldd,
-                         alpha, beta);
-  if (launched != cudaSuccess) {
+  const auto start = [&] {
+    return cudaLaunchKernelEx(&launch, wmma_gemm_f16_f32_f32_rr_linear_exact8x8x4__i32x8x16_w2x2_f2x4_k2_shared_cpasync3_p8x8x0_rowstiles_fb1_resfrag_direct_mb1_linear_sk1_kernel,
+                              static_cast<const __half*>(A), static_cast<const __half*>(B),
+                              static_cast<const float*>(C), static_cast<float*>(D),
+                              N, K, lda, ldb, ldc, ldd, alpha, beta);
+  };
+  cudaError_t error = start();
+  if (error == cudaErrorInvalidValue) {
+    // A new context of the device, behind cudaDeviceReset for example, has forgotten what the flag remembers.
     cudaGetLastError();
-    return WMMAGEN_NOT_LAUNCHED;
+    prepared.store(0);
+    const wmmagen_status again = prepare();
+    if (again != WMMAGEN_OK) return again;
+    error = start();
   }
-  return WMMAGEN_OK;
+  return error == cudaSuccess ? WMMAGEN_OK : told(error);
 }
 
 #endif  // __CUDACC_RTC__

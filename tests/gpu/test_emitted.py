@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.libraries import CONFIGS, Library
-from tests.nvcc import demand_nvcc
-from wmmagen import reference, trial
+from tests.nvcc import compile_with, demand_nvcc
+from wmmagen import emit, reference, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import demand, read_config
 from wmmagen.errors import MissingPiece
+from wmmagen.rules import Status
 from wmmagen.verdict import judge
 
 pytestmark = pytest.mark.gpu
@@ -58,12 +61,15 @@ def call(library: Library, case: trial.Case, problem: Problem) -> tuple[int, Byt
         assert code == driver.CUresult.CUDA_SUCCESS
         driver.cuMemcpyHtoD(place, buffer.ctypes.data, buffer.size)
         places.append(place)
-    a, b, d = (int(place) + image.offset for place, image in zip(places, case.images, strict=True))
+    pointers = (int(place) + image.offset for place, image in zip(places, case.images, strict=True))
     p = problem
-    status = library.launch(a, b, d, p.m, p.n, p.k, p.lda, p.ldb, p.ldd, int(queue.handle))
+    c, factors = ((p.ldc,), (p.alpha, p.beta)) if p.operation.scaled else ((), ())
+    arguments = (*pointers, p.m, p.n, p.k, p.lda, p.ldb, *c, p.ldd, *factors)
+    assert library.supports(*arguments) == 0
+    status = library.launch(*arguments, int(queue.handle))
     queue.sync()
     back = np.empty_like(case.buffers[-1])
-    driver.cuMemcpyDtoH(back.ctypes.data, places[2], back.size)
+    driver.cuMemcpyDtoH(back.ctypes.data, places[-1], back.size)
     for place in places:
         driver.cuMemFree(place)
     return status, back
@@ -81,8 +87,7 @@ def test_the_result_is_exact(built: tuple[KernelConfig, Library]) -> None:
 def test_k_of_nothing_is_zero(built: tuple[KernelConfig, Library]) -> None:
     config, library = built
     known = trial.derive.values(config)
-    problem = Problem.packed(config.operation, known["BLOCK_M"], known["BLOCK_N"], 0)
-    problem = Problem(config.operation, problem.m, problem.n, 0, 16, problem.ldb, problem.ldd)
+    problem = replace(Problem.packed(config.operation, known["BLOCK_M"], known["BLOCK_N"], 0), lda=16)
     case = trial.exact_case(problem)
     status, back = call(library, case, problem)
     assert status == 0
@@ -105,7 +110,9 @@ def test_the_launch_goes_to_the_stream(built: tuple[KernelConfig, Library]) -> N
     handle = driver.CUstream(int(queue.handle))
     driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
     base = int(place)
-    status = library.launch(base, base, base, m, n, k, k, n, n, int(queue.handle))
+    c, factors = ((n,), (1.0, 0.0)) if config.operation.scaled else ((), ())
+    matrices = (base,) * (3 + config.operation.scaled)
+    status = library.launch(*matrices, m, n, k, k, n, *c, n, *factors, int(queue.handle))
     code, graph = driver.cuStreamEndCapture(handle)
     assert code == driver.CUresult.CUDA_SUCCESS
     assert status == 0
@@ -113,3 +120,20 @@ def test_the_launch_goes_to_the_stream(built: tuple[KernelConfig, Library]) -> N
     assert (code, count) == (driver.CUresult.CUDA_SUCCESS, 1)
     driver.cuGraphDestroy(graph)
     driver.cuMemFree(place)
+
+
+def test_the_self_test_passes(built: tuple[KernelConfig, Library], arch: Arch, nvcc: Path, tmp_path: Path) -> None:
+    _, library = built
+    program = tmp_path / "selftest"
+    compile_with(nvcc, library.selftest, arch, str(library.path), "-o", str(program))
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS"), done.stdout
+
+
+def test_machine_code_of_another_architecture_is_a_status_and_not_zeros(arch: Arch, nvcc: Path, tmp_path: Path) -> None:
+    other = next(a for sm, a in ARCHS.items() if sm >= 80 and sm // 10 != arch.sm // 10)
+    kernel, _, selftest, _ = emit.emit(read_config("copy=ld,stages=2", other), other, tmp_path, symbol="my_gemm")
+    code = f"-gencode=arch=compute_{other.sm},code=sm_{other.sm}"
+    subprocess.run([nvcc, code, "-o", "selftest", kernel, selftest], cwd=tmp_path, check=True, timeout=300)
+    done = subprocess.run([tmp_path / "selftest"], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (3, f"not run: {Status.CODE.says}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import io
 import json
 import os
@@ -21,16 +22,16 @@ import pytest
 
 import wmmagen
 from tests.fakes import NumpyBackend
-from wmmagen import cache, cli, foundry, job, trial, tune
+from wmmagen import cache, cli, foundry, job, nvrtc, trial, tune
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
-from wmmagen.config import KernelConfig, parse
+from wmmagen.config import KernelConfig, parse, spell, values_of
 from wmmagen.errors import CrashFault, MissingPiece
 from wmmagen.foundry import Compiler
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Record
-from wmmagen.render import Source, render
+from wmmagen.render import Source, render, templates_fingerprint
 
 Answer = tuple[int, dict[str, Any], str]
 FEW = "warps=2x2,k_steps=2,copy=ld"
@@ -216,12 +217,74 @@ def test_validate_says_wrong_with_1(ask: Callable[..., Answer], card: Callable[.
     assert "D[3, 5]" in document["runs"][-1]["first_mismatch"]
 
 
-def test_emit_writes_a_source_and_a_header(ask: Callable[..., Answer]) -> None:
+def test_emit_writes_the_files_for_another_project(ask: Callable[..., Answer]) -> None:
     status, document, _ = ask("emit", "acc=f16", "--arch", "sm_80", "--to", "out dir", "--symbol", "my_gemm")
     assert status == 0
-    assert document["files"] == ["out dir/my_gemm.cu", "out dir/my_gemm.h"]
-    assert 'extern "C" wmmagen_status my_gemm(' in Path("out dir/my_gemm.cu").read_text()
-    assert sorted(p.name for p in Path("out dir").iterdir()) == ["my_gemm.cu", "my_gemm.h"]
+    names = ["my_gemm.cu", "my_gemm.h", "my_gemm_selftest.cu", "manifest.json"]
+    assert document["files"] == [f"out dir/{name}" for name in names]
+    assert document["selftest"] == (
+        "nvcc -arch=sm_80 -o './out dir/my_gemm_selftest' 'out dir/my_gemm.cu' 'out dir/my_gemm_selftest.cu' && "
+        "'./out dir/my_gemm_selftest'"
+    )
+    # The rendered text, unchanged.
+    rendered = ask("render", document["name"], "--arch", "sm_80", "--symbol", "my_gemm")[1]["source"]
+    assert Path("out dir/my_gemm.cu").read_text() == rendered
+    assert sorted(p.name for p in Path("out dir").iterdir()) == sorted(names)
+
+
+def test_the_manifest_says_what_was_emitted_and_why(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend]
+) -> None:
+    card()
+    study = ask(*SWEEP, "--trials", "2")[1]
+    emitted = ask("emit", "--best", study["study"], "--to", "out", "--symbol", "best")[1]
+    ask("emit", "acc=f16", "--arch", "sm_80", "--to", "out", "--symbol", "other")
+    text = Path("out/manifest.json").read_text()
+    kernels = json.loads(text)["kernels"]
+    assert set(kernels) == {"best", "other"}
+    best, other = kernels["best"], kernels["other"]
+    assert (best["name"], best["architecture"]) == (emitted["name"], "sm_75")
+    assert best["configuration"] == {k: spell(v) for k, v in values_of(parse(best["name"])).items()}
+    assert best["versions"]["wmmagen"] == wmmagen.__version__
+    assert best["versions"]["templates"] == templates_fingerprint()
+    assert best["versions"]["compiler"] == nvrtc.title()
+    assert best["evidence"]["study"] == study["study"]
+    record = Record.from_json(best["evidence"]["record"])
+    assert (record.name, record.fingerprint, record.outcome.value) == (best["name"], best["fingerprint"], "ok")
+    assert record.timing is not None and f"{record.timing.median_us:.2f} us" in best["evidence_words"]
+    assert other["evidence"] is None and "self-test" in other["evidence_words"]
+    for file in emitted["files"][:-1]:
+        assert best["sha256"][Path(file).name] == hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    # The same requests give the same bytes, in whatever order.
+    ask("emit", "acc=f16", "--arch", "sm_80", "--to", "again", "--symbol", "other")
+    ask("emit", "--best", study["study"], "--to", "again", "--symbol", "best")
+    assert Path("again/manifest.json").read_text() == text
+    assert str(Path.cwd()) not in text
+    # What was proved as a kernel of one architecture is no evidence for another.
+    assert ask("emit", "--best", study["study"], "--to", "out", "--symbol", "g", "--arch", "sm_80")[0] == 0
+    assert json.loads(Path("out/manifest.json").read_text())["kernels"]["g"]["evidence"] is None
+
+
+@pytest.mark.parametrize("there", ["no JSON", "[]", '{"kernels": 3}', '{"name": "my package"}'])
+def test_a_manifest_of_somebody_else_is_not_replaced(ask: Callable[..., Answer], there: str) -> None:
+    Path("out").mkdir()
+    Path("out/manifest.json").write_text(there)
+    command = ("emit", "", "--arch", "sm_75", "--to", "out", "--symbol", "g")
+    status, document, _ = ask(*command)
+    assert (status, document["error"]["kind"]) == (2, "request")
+    assert [p.name for p in Path("out").iterdir()] == ["manifest.json"]
+    assert Path("out/manifest.json").read_text() == there
+    assert ask(*command, "--overwrite")[0] == 0
+    assert set(json.loads(Path("out/manifest.json").read_text())["kernels"]) == {"g"}
+
+
+def test_a_manifest_that_says_something_else_of_the_kernel_is_not_replaced(ask: Callable[..., Answer]) -> None:
+    command = ("emit", "", "--arch", "sm_75", "--to", "out", "--symbol", "g")
+    assert ask(*command)[0] == 0
+    manifest = Path("out/manifest.json")
+    manifest.write_text(manifest.read_text().replace(wmmagen.__version__, "0.0.1"))
+    status, document, _ = ask(*command)
+    assert status == 2 and "something else of g" in document["error"]["message"]
 
 
 def test_emit_replaces_nothing_unasked(ask: Callable[..., Answer]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.libraries import CONFIGS, Library
-from tests.nvcc import demand_nvcc
-from wmmagen import derive, emit, nvrtc
+from tests.nvcc import compile_with, demand_nvcc
+from wmmagen import derive, emit, nvrtc, selftest
 from wmmagen.arch import ARCHS
 from wmmagen.config import KernelConfig
 from wmmagen.defaults import read_config
 from wmmagen.errors import ConfigError
+from wmmagen.rules import Status
 
 SM80 = ARCHS[80]
 
@@ -32,12 +34,17 @@ def test_every_bad_call_is_refused_before_anything_is_launched(
     known = derive.values(config)
     m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     some = 1 << 20  # an address that is aligned and never read: every call here ends before the launch
+    scaled = config.operation.scaled
 
     def status(
         a: int = some, b: int = some, d: int = some, m: int = m, n: int = n, k: int = k,
         lda: int = k, ldb: int = n, ldd: int = n,
     ) -> int:  # fmt: skip
-        return int(library.launch(a, b, d, m, n, k, lda, ldb, ldd, None))
+        c, ldc, factors = ((2 * some,), (n,), (2.0, -1.0)) if scaled else ((), (), ())
+        call = (a, b, *c, d, m, n, k, lda, ldb, *ldc, ldd, *factors)
+        answer = int(library.launch(*call, None))
+        assert library.supports(*call) == answer
+        return answer
 
     size, leading, pointer = 1, 2, 3
     assert status(m=-m) == size
@@ -51,37 +58,131 @@ def test_every_bad_call_is_refused_before_anything_is_launched(
     assert status(ldd=n + 1) == leading
     assert status(a=some + 8) == pointer
     assert status(b=some + 2) == pointer
-    assert status(d=some + 16) == pointer
+    assert status(d=some + 8) == pointer
     assert status(d=0) == pointer
     assert status(a=0) == pointer
     assert status(m=0) == 0
     assert status(n=0, ldb=0, ldd=0) == 0
 
 
-def test_two_kernels_link_into_one_c_program(tmp_path: Path) -> None:
-    nvcc = demand_nvcc()
-    cc = shutil.which("cc") or pytest.skip("no C compiler")
-    include = f"-I{nvrtc.headers().directories[0]}"
-    for symbol, text in (("gemm_one", "acc=f32"), ("gemm_two", "acc=f16")):
-        emit.emit(read_config(text, SM80), SM80, tmp_path, symbol=symbol)
-        subprocess.run([nvcc, "-arch=sm_80", "-c", f"{symbol}.cu"], cwd=tmp_path, check=True, timeout=300)
-    call = "(0, 0, 0, 0, 128, 32, 32, 128, 128, 0)"
-    (tmp_path / "main.c").write_text(
-        '#include "gemm_one.h"\n#include "gemm_two.h"\n#include "gemm_one.h"\n'
-        f"int main(void) {{ return (int)gemm_one{call} + (int)gemm_two{call}; }}\n"
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="a driver is here")
+def test_without_a_driver_a_call_ends_in_a_status(built: tuple[KernelConfig, Library]) -> None:
+    config, library = built
+    call = selftest.acceptable(config).values()
+    assert library.supports(*call) == library.launch(*call, None) == list(Status).index(Status.DEVICE)
+
+
+def test_every_spoilt_call_of_the_self_test_is_refused_as_it_says(built: tuple[KernelConfig, Library]) -> None:
+    config, library = built
+    known = {status: number for number, status in enumerate(Status)}
+    for spoilt in selftest.spoilt_calls(config):
+        call = {**selftest.acceptable(config), **spoilt.changes}
+        assert library.supports(*call.values()) == known[spoilt.status], spoilt.what
+        assert library.launch(*call.values(), None) == known[spoilt.status], spoilt.what
+    for status, number in known.items():
+        assert library.status_text(number).decode() == status.says
+    assert library.status_text(len(known)).decode() not in [status.says for status in Status]
+
+
+#: As some frameworks build: no arithmetic and no conversion of halves by operators.
+NO_OPERATORS = tuple(
+    f"-D__CUDA_NO_{name}__"
+    for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
+)
+TINY = "warps=1x1,frags=1x1,k_steps=1"
+#: Two kernels, one of them twice, built for two architectures and by the rules of two programs.
+LINKED = {
+    "gemm_one": (f"{TINY},copy=ld,stages=1", 75, ()),
+    "gemm_two": (f"{TINY},copy=cpasync,stages=2,acc=f16,epilogue=linear", 90, NO_OPERATORS),
+    "gemm_one_again": (f"{TINY},copy=ld,stages=1", 75, ("-std=c++17", *NO_OPERATORS)),
+}
+MAIN = """\
+#include "gemm_one.h"
+#include "gemm_two.h"
+#include "gemm_one.h"
+#include "gemm_one_again.h"
+
+static char some[4096];
+
+int main(void) {
+  // No element, no launch: nothing here needs a GPU.
+  wmmagen_status nothing = gemm_one(0, 0, 0, 0, 16, 16, 16, 16, 16, 0);
+  wmmagen_status little = gemm_two_supports(0, 0, 0, 0, 16, 0, 16, 16, 16, 16, 16, 1.0f, 0.0f);
+  char* a = some + 256 - (unsigned long long)some % 256;
+  wmmagen_status here = gemm_one_again_supports(a, a, a, 16, 16, 16, 16, 16, 16);
+  wmmagen_status one = gemm_one_supports(a, a, a, 16, 16, 16, 16, 16, 16);
+  if (nothing != WMMAGEN_OK || little != WMMAGEN_OK || here != one) return 1;
+  return gemm_two_status_text(here) == 0 || gemm_one_status_text(WMMAGEN_OK)[0] == 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """nvcc, and the folder with the emitted kernels of :data:`LINKED`, compiled."""
+    nvcc, folder = demand_nvcc(), tmp_path_factory.mktemp("linked")
+    for symbol, (pairs, sm, options) in LINKED.items():
+        source = emit.emit(read_config(pairs, ARCHS[sm]), ARCHS[sm], folder, symbol=symbol)[0]
+        compile_with(nvcc, source, ARCHS[sm], *options, "-c", "-o", str(source.with_suffix(".o")))
+    return nvcc, folder
+
+
+@pytest.mark.parametrize(
+    ("compiler", "standard", "ending"), [("gcc", "c11", "c"), ("gcc", "c99", "c"), ("g++", "c++17", "cpp")]
+)
+def test_kernels_link_into_one_program(linked: tuple[Path, Path], compiler: str, standard: str, ending: str) -> None:
+    nvcc, folder = linked
+    cc = shutil.which(compiler) or pytest.skip(f"no {compiler}")
+    main = folder / f"main_{standard}.{ending}"
+    main.write_text(MAIN)
+    includes = [f"-isystem{directory}" for directory in nvrtc.headers().directories]
+    strict = [f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror", *includes]
+    subprocess.run([cc, *strict, "-c", main.name, "-o", f"{standard}.o"], cwd=folder, check=True, timeout=60)
+    objects = [f"{standard}.o", *(f"{symbol}.o" for symbol in LINKED)]
+    subprocess.run([nvcc, *objects, "-o", standard], cwd=folder, check=True, timeout=120)
+    assert subprocess.run([folder / standard], check=False, timeout=60).returncode == 0
+
+
+def test_two_versions_of_the_status_meet(tmp_path: Path) -> None:
+    """A later version knows more values. Its header may be read first; the other order is refused in words."""
+    cc = shutil.which("gcc") or pytest.skip("no gcc")
+    header = emit.emit(read_config("", SM80), SM80, tmp_path, symbol="g")[1]
+    text, count = header.read_text(), len(Status)
+    later = text.replace(f"WMMAGEN_STATUS {count}", f"WMMAGEN_STATUS {count + 1}")
+    later = later.replace(f"WMMAGEN_STATUS < {count}", f"WMMAGEN_STATUS < {count + 1}")
+    later = later.replace("} wmmagen_status;", f", WMMAGEN_NEW = {count}}} wmmagen_status;")
+    (tmp_path / "later.h").write_text(
+        later.replace("WMMAGEN_g_H", "WMMAGEN_h_H").replace(" g", " h").replace("*g", "*h")
     )
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    subprocess.run([cc, *strict, include, "-c", "main.c"], cwd=tmp_path, check=True, timeout=60)
-    objects = ["main.o", "gemm_one.o", "gemm_two.o"]
-    subprocess.run([nvcc, *objects, "-o", "program"], cwd=tmp_path, check=True, timeout=120)
-    # No row, no element, no launch: nothing here needs a GPU.
-    assert subprocess.run([tmp_path / "program"], check=False, timeout=60).returncode == 0
+    includes = [f"-isystem{directory}" for directory in nvrtc.headers().directories]
+
+    def build(*headers: str) -> subprocess.CompletedProcess[str]:
+        lines = "".join(f'#include "{name}"\n' for name in headers)
+        command = [
+            cc,
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{tmp_path}",
+            *includes,
+            "-fsyntax-only",
+            "-xc",
+            "-",
+        ]
+        return subprocess.run(command, input=lines, capture_output=True, text=True, check=False, timeout=60)
+
+    assert build("later.h", "g.h").returncode == 0
+    refused = build("g.h", "later.h")
+    assert refused.returncode != 0
+    assert "include this one first" in refused.stderr
 
 
 @pytest.mark.parametrize(
     "symbol",
     ["return", "THREADS", "BLOCK_M", "malloc", "cudaMalloc", "int4", "dim3", "wmmagen_status", "WMMAGEN_OK", "A", "",
-     "9a", "a b", "acc", "kernel", "half2", "float4", "threadIdx", "printf", "ä", "x" * 201],
+     "9a", "a b", "acc", "prepare", "half2", "float4", "threadIdx", "printf", "ä", "x" * 201, "Matrix",
+     "my_kernel", "my_gemm_supports", "my_selftest"],
 )  # fmt: skip
 def test_names_that_cannot_compile_are_refused(symbol: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot name"):
@@ -89,12 +190,19 @@ def test_names_that_cannot_compile_are_refused(symbol: str, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("word", ["whoever", "g"])
+def test_words_of_comments_and_of_formats_can_be_names(word: str, tmp_path: Path) -> None:
+    paths = emit.emit(read_config("", SM80), SM80, tmp_path, symbol=word)
+    texts = "".join(path.read_text() for path in paths)
+    assert f'extern "C" wmmagen_status {word}(' in texts
+    assert re.search(rf"(//.* |%){word}\b", texts)
+
+
 def test_the_banner_s_command_makes_the_file(tmp_path: Path) -> None:
-    import re
     import shlex
     import sys
 
-    (path, _) = emit.emit(read_config("acc=f16", SM80), SM80, tmp_path, symbol="my_gemm")
+    path, *_ = emit.emit(read_config("acc=f16", SM80), SM80, tmp_path, symbol="my_gemm")
     text = path.read_text()
     (command,) = re.findall(r"^// `wmmagen (render .*)`\.$", text, flags=re.MULTILINE)
     done = subprocess.run(

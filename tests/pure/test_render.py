@@ -74,15 +74,19 @@ from wmmagen.arch import ARCHS
 for name in sys.argv[1:]:
     case = config.parse(name)
     sys.stdout.write(render.render(case, ARCHS[80]).text)
-    sys.stdout.write(render.render_header(case, ARCHS[80]) + render.render_guards(case, ARCHS[80]))
+    sys.stdout.write(render.render_header(case, ARCHS[80]) + render.render_selftest(case, ARCHS[80]))
+    sys.stdout.write(render.render_guards(case, ARCHS[80]))
 """
+
+
+def everything(case: configs.KernelConfig) -> str:
+    beside = render.render_header(case, SM80) + render.render_selftest(case, SM80)
+    return render.render(case, SM80).text + beside + render.render_guards(case, SM80)
 
 
 def test_the_same_text_everywhere(tmp_path: Path) -> None:
     cases = [config(pairs) for pairs in STRUCTURES]
-    here = "".join(
-        render.render(c, SM80).text + render.render_header(c, SM80) + render.render_guards(c, SM80) for c in cases
-    )
+    here = "".join(map(everything, cases))
     for seed, zone in (("1", "Asia/Tokyo"), ("2", "America/Lima")):
         elsewhere = subprocess.run(
             [sys.executable, "-c", AGAIN, *map(str, cases)],
@@ -92,9 +96,7 @@ def test_the_same_text_everywhere(tmp_path: Path) -> None:
             check=True,
         )
         assert elsewhere.stdout.decode() == here
-    assert here == "".join(
-        render.render(c, SM80).text + render.render_header(c, SM80) + render.render_guards(c, SM80) for c in cases
-    )
+    assert here == "".join(map(everything, cases))
 
 
 @pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
@@ -138,7 +140,9 @@ def test_a_comment_that_goes_on_follows_what_it_goes_on_from(pairs: str, sm: int
 
 @pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
 def test_white_space(pairs: str, sm: int, strict: bool) -> None:
-    for text in (text_of(pairs, sm, strict=strict), render.render_header(config(pairs), ARCHS[sm])):
+    case, arch = config(pairs), ARCHS[sm]
+    beside = render.render_header(case, arch), render.render_selftest(case, arch)
+    for text in (text_of(pairs, sm, strict=strict), *beside):
         assert "\t" not in text and "\r" not in text and text.isascii()
         assert not re.search(r"[ ]\n", text)
         assert text.endswith("\n") and not text.endswith("\n\n")
@@ -158,6 +162,7 @@ def test_the_output_is_its_own_fixed_point_of_clang_format(pairs: str, sm: int, 
     for name, text in (
         ("x.cu", text_of(pairs, sm, strict=strict)),
         ("x.h", render.render_header(config(pairs), ARCHS[sm])),
+        ("x_selftest.cu", render.render_selftest(config(pairs), ARCHS[sm])),
     ):
         command = [program, f"--style=file:{ROOT / '.clang-format'}", f"--assume-filename={name}"]
         formatted = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
@@ -265,7 +270,7 @@ def test_variants_of_one_structure_differ_in_numbers_only(one: str, other: str) 
 def test_numbers_stand_in_the_constants_alone() -> None:
     _, code = code_of(text_of("copy=cpasync,stages=5,pad_a=24")).split("namespace wmma", 1)
     body = re.sub(r"constexpr int[^;]*;|static_assert\([^;]*\);", "", code)
-    # 8 bits, 32 lanes, 16 bytes, 128-byte alignment, and the grid's end are facts of the hardware; 0 to 5 count.
+    # 8 bits, 32 lanes, 16 bytes, 128-byte alignment, and the grid's end are facts of the hardware; 0 to 8 count.
     assert set(re.findall(r"(?<![\w.])[0-9]+\b", body)) <= {
         "0",
         "1",
@@ -273,6 +278,8 @@ def test_numbers_stand_in_the_constants_alone() -> None:
         "3",
         "4",
         "5",
+        "6",
+        "7",
         "8",
         "16",
         "32",
@@ -375,19 +382,36 @@ def test_the_header() -> None:
     assert "my_gemm(" in other and "WMMAGEN_my_gemm_H" in other
 
 
-def test_the_header_declares_what_the_file_defines() -> None:
-    def signature(text: str) -> str:
-        found = re.search(r"wmmagen_status wmma_gemm_\w+\(([^)]*)\)", text)
-        assert found is not None
-        return " ".join(found[1].split())
+@pytest.mark.parametrize("pairs", ["", "epilogue=linear"])
+def test_the_header_declares_what_the_file_defines(pairs: str) -> None:
+    def signatures(text: str) -> list[str]:
+        found = re.findall(r"^(?:extern \"C\" )?(\w[\w* ]+ \*?g(?:_\w+)?\([^)]*\))(?:;| {)$", text, re.M)
+        return sorted(" ".join(one.split()) for one in found)
 
     def status(text: str) -> str:
         return text[text.index("#ifndef WMMAGEN_STATUS") : text.index("} wmmagen_status;")]
 
-    text, header = text_of(""), render.render_header(config(""), SM80)
-    assert signature(text) == signature(header)
+    text = render.render(config(pairs), SM80, symbol="g").text
+    header = render.render_header(config(pairs), SM80, symbol="g")
+    assert len(signatures(header)) == 3
+    assert signatures(text) == signatures(header)
     assert status(text) == status(header)
-    assert {s.value for s in rules.Status} <= set(re.findall(r"WMMAGEN_\w+", status(text)))
+
+
+def test_the_status_has_its_values_for_ever() -> None:
+    text = render.render_header(config(""), SM80)
+    assert re.findall(r"^  (WMMAGEN_\w+) = ([0-9]+)", text, re.M)[:8] == [
+        ("WMMAGEN_OK", "0"),
+        ("WMMAGEN_BAD_SIZE", "1"),
+        ("WMMAGEN_BAD_LEADING_DIMENSION", "2"),
+        ("WMMAGEN_BAD_POINTER", "3"),
+        ("WMMAGEN_NO_SHARED_MEMORY", "4"),
+        ("WMMAGEN_NOT_LAUNCHED", "5"),
+        ("WMMAGEN_NO_DEVICE", "6"),
+        ("WMMAGEN_NO_CODE", "7"),
+    ]
+    assert f"#define WMMAGEN_STATUS {len(rules.Status)}\n" in text
+    assert len({status.says for status in rules.Status}) == len(rules.Status)
 
 
 def test_every_key_is_in_the_name_and_changes_the_file() -> None:

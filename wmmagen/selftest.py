@@ -1,0 +1,114 @@
+"""What the self-test of an emitted kernel tries: how far its promises go, and calls that its launcher must refuse.
+
+Both are asked of the table of rules, so that the self-test tries what the launcher checks and nothing besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from wmmagen import derive, rules
+from wmmagen.config import KernelConfig, Order, Problem
+from wmmagen.rules import Scope, Status
+
+#: Where the matrices of a call lie that nobody launches; aligned to whatever a launcher may ask for.
+ADDRESSES = {"A": 4096, "B": 8192, "C": 12288, "D": 16384}
+#: No launcher asks for more than this; in bytes, and in elements.
+_MOST_ASKED = 256
+
+#: The arguments of a call by their names in C: addresses, sizes, leading dimensions, factors.
+Call = Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """A call that is acceptable but for one thing.
+
+    Attributes:
+        what: the thing, in words.
+        status: what the launcher answers.
+        changes: the arguments that are not those of :func:`acceptable`.
+    """
+
+    what: str
+    status: Status
+    changes: Call
+
+
+def matrices(config: KernelConfig) -> str:
+    """The matrices of a call, in the order of the launcher's arguments."""
+    return "ABCD" if config.operation.scaled else "ABD"
+
+
+def acceptable(config: KernelConfig) -> dict[str, int | float]:
+    """A call of one block and one slice that breaks no rule, in the order of the launcher's arguments."""
+    known = derive.values(config)
+    m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
+    p = Problem.packed(config.operation, m, n, k)
+    leading = {"lda": p.lda, "ldb": p.ldb, "ldc": p.ldc, "ldd": p.ldd}
+    call: dict[str, int | float] = {letter: ADDRESSES[letter] for letter in matrices(config)}
+    call |= {"M": m, "N": n, "K": k}
+    call |= {f"ld{letter.lower()}": leading[f"ld{letter.lower()}"] for letter in matrices(config)}
+    return call | ({"alpha": 2.0, "beta": -1.0} if config.operation.scaled else {})
+
+
+def answer(config: KernelConfig, call: Call) -> Status:
+    """What the launcher of ``config`` answers to ``call`` before it asks the device; OK where no rule is broken."""
+    given = {name.upper(): value for name, value in call.items() if name not in ADDRESSES}
+    known = derive.values(config) | given | {f"{letter}_ADDRESS": call[letter] for letter in matrices(config)}
+    addresses = set(derive.ADDRESS_NAMES)
+    broken = [rule for rule in rules.broken(known) if rule.scope is Scope.LAUNCH]
+    # Pointers are looked at last, and not at all where D has no element.
+    for rule in sorted(broken, key=lambda rule: bool(rule.expr.names & addresses)):
+        if rule.status is not None and not (rule.expr.names & addresses and 0 in (call["M"], call["N"])):
+            return rule.status
+    return Status.OK
+
+
+def least_steps(config: KernelConfig) -> dict[str, int]:
+    """The least alignment that the launcher takes: of ``A`` … ``D`` in bytes, of ``lda`` … ``ldd`` in elements."""
+    call = acceptable(config)
+    names = [*matrices(config), *(f"ld{letter.lower()}" for letter in matrices(config))]
+    steps = [2**power for power in range(_MOST_ASKED.bit_length())]
+    return {
+        name: next(step for step in steps if answer(config, {**call, name: call[name] + step}) is Status.OK)
+        for name in names
+    }
+
+
+def block_counts(config: KernelConfig) -> tuple[int, int]:
+    """Blocks down and across, of the largest D that is tried: more than one group of the raster, the last not full."""
+    width = config.raster.width + 1
+    return {Order.LINEAR: (3, 2), Order.GROUPED: (width, 2), Order.PANELS: (2, width)}[config.raster.order]
+
+
+def spoilt_calls(config: KernelConfig) -> list[Spoilt]:
+    """One call for each thing that the launcher of ``config`` refuses."""
+    call, least = acceptable(config), least_steps(config)
+    found = [*_sizes(config, call)]
+    for letter in matrices(config):
+        ld = f"ld{letter.lower()}"
+        short = Spoilt(f"an {ld} that is less than a row", Status.LEADING_DIMENSION, {ld: call[ld] - least[ld]})
+        found += [short, *_unaligned(letter, call, least)]
+        found.append(Spoilt(f"no {letter}", Status.POINTER, {letter: 0}))
+    if config.operation.scaled:
+        # With residency=global it may not even be D with D's leading dimension.
+        other = {"C": call["D"], "ldc": call["ldc"] + least["ldc"]}
+        found.append(Spoilt("a C that is D with another ldc", Status.POINTER, other))
+    return found
+
+
+def _sizes(config: KernelConfig, call: Call) -> Iterator[Spoilt]:
+    for name in "MNK":
+        yield Spoilt(f"a negative {name}", Status.SIZE, {name: -call[name]})
+        if answer(config, {**call, name: call[name] + 1}) is Status.SIZE:
+            yield Spoilt(f"one {name} too many", Status.SIZE, {name: call[name] + 1})
+
+
+def _unaligned(letter: str, call: Call, least: Mapping[str, int]) -> Iterator[Spoilt]:
+    ld = f"ld{letter.lower()}"
+    if least[ld] > 1:
+        yield Spoilt(f"an {ld} between its steps", Status.LEADING_DIMENSION, {ld: call[ld] + least[ld] // 2})
+    if least[letter] > 1:
+        yield Spoilt(f"a misaligned {letter}", Status.POINTER, {letter: call[letter] + least[letter] // 2})
