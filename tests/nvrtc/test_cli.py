@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -590,7 +591,7 @@ def test_the_arch_defaults_to_the_oldest_without_a_gpu(
 
 
 def test_as_a_process_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -m wmmagen rules | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{shlex.quote(sys.executable)} -m wmmagen rules | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "0"
     assert "Traceback" not in done.stderr
