@@ -11,6 +11,7 @@ import json
 import math
 import os
 import random
+import re
 import shlex
 import signal
 import sys
@@ -237,7 +238,7 @@ def validate(
     as_json: AsJson = False,
 ) -> int:
     """Run one on exact inputs, judge bit for bit."""
-    from wmmagen import show, trial
+    from wmmagen import reference, show, trial
 
     target = _arch(arch)
     kernel = _legal(text, target, strict_isa=False)
@@ -248,6 +249,7 @@ def validate(
     problems = _scaled([asked] if asked else trial.validation_problems(kernel), alpha, beta)
     for one in problems:
         rules.demand(kernel, target, one)
+        reference.demand(one, pattern)
     place = pick.pick(backend, target)
     (_aside if as_json else _say)(place.first_line)
     with place:
@@ -324,7 +326,8 @@ def _wanted(listed: str | None, as_json: bool) -> int | None:
         return None
     if listed is None:
         return 0
-    if not listed.isascii() or not listed.isdigit() or not 1 <= int(listed) <= _MOST_LISTED:
+    # Digits are counted first: what has thousands of them Python does not read.
+    if not re.fullmatch(r"[0-9]{1,9}", listed) or not 1 <= int(listed) <= _MOST_LISTED:
         raise RequestError(
             f"--list {listed} is neither a whole number from 1 to {_MOST_LISTED} nor all", "for example --list 10"
         )
@@ -366,7 +369,7 @@ def sweep(
         str | None,
         typer.Option("--storage", metavar="URL", help="The study's file or storage URL [sweeps/<study>.db]."),
     ] = None,
-    study: Annotated[str | None, typer.Option("--study", help="The study's name [architecture, types, size].")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="The study's name [architecture, operation, size].")] = None,
     generated: Annotated[Path, typer.Option("--generated", help="The winner goes below this folder.")] = Path(
         "generated"
     ),

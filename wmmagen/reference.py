@@ -240,8 +240,6 @@ def _c_of(problem: Problem, seed: int, pattern: str, largest: int) -> Array | No
 
 def _field(problem: Problem, seed: int) -> tuple[Array, Array]:
     """The published pattern of the field: A in [-3, 3], B in [-2, 2], zeros included."""
-    if problem.operation.a.name == "u8":
-        raise ConfigError("pattern 'field' has negative values, u8 has none", "use pattern 'auto'")
 
     def within(rows: int, cols: int, amplitude: int, salt: int) -> Array:
         return (_in_range(_hashed(rows, cols, salt), 2 * amplitude + 1) - amplitude).astype(np.int32)
@@ -296,6 +294,22 @@ def _require_known(operation: Operation) -> None:
         )
 
 
+def demand(problem: Problem, pattern: str) -> None:
+    """Return where :func:`exact_inputs` has inputs for ``problem``, without making any.
+
+    Raises:
+        ConfigError, NotGeneratedYet: as :func:`exact_inputs`.
+    """
+    _require_known(problem.operation)
+    for element in (problem.operation.a, problem.operation.d):
+        require_bytes(element)
+    if pattern not in PATTERNS:
+        raise ConfigError(f"pattern {pattern!r} is not known", "patterns: " + " ".join(PATTERNS))
+    if pattern == "field" and problem.operation.a.name == "u8":
+        raise ConfigError("pattern 'field' has negative values, u8 has none", "use pattern 'auto'")
+    _largest_c(problem)
+
+
 def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> Inputs:
     """Integer operands whose sums are exact in any order, with the proof.
 
@@ -315,11 +329,7 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
         NotGeneratedYet: an epilogue with factors on types for which it is not defined.
     """
     _check_seed(seed)
-    _require_known(problem.operation)
-    for element in (problem.operation.a, problem.operation.d):
-        require_bytes(element)
-    if pattern not in PATTERNS:
-        raise ConfigError(f"pattern {pattern!r} is not known", "patterns: " + " ".join(PATTERNS))
+    demand(problem, pattern)
     most = _largest_c(problem)
     c = _c_of(problem, seed, pattern, most)
     if pattern == "field":

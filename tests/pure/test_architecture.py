@@ -97,7 +97,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "show": (("job", "tune", "trial", "lint", "records", "rules", "space", "doctor", "config"), ("rich",)),
     "cli": (
         (
-            "job", "show", "emit", "trial", "lint", "documents", "schemas", "doctor", "rules", "space", "coverage",
+            "job", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules", "space", "coverage",
             "defaults", "nvrtc", "foundry", "backends.pick", "config", "arch", "errors",
         ),
         ("typer",),
