@@ -369,7 +369,9 @@ def sweep(
         str | None,
         typer.Option("--storage", metavar="URL", help="The study's file or storage URL [sweeps/<study>.db]."),
     ] = None,
-    study: Annotated[str | None, typer.Option("--study", help="The study's name [architecture, operation, size].")] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", help="The study's name [architecture, operation, size].")
+    ] = None,
     generated: Annotated[Path, typer.Option("--generated", help="The winner goes below this folder.")] = Path(
         "generated"
     ),

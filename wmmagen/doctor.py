@@ -22,7 +22,6 @@ from typing import Literal, Protocol, TypeVar
 from wmmagen import __version__, cache, nvrtc, sass
 from wmmagen import arch as archs
 from wmmagen.arch import Arch
-from wmmagen.backends import product
 from wmmagen.errors import CompileError, ConfigError, DisassemblyError, MissingPiece, WmmagenError
 
 State = Literal["ok", "missing", "warning"]
@@ -34,6 +33,8 @@ PROGRAM_LIMIT_S = 20.0
 #: The major version of the toolkit that wmmagen is made for.
 TOOLKIT = 13
 
+INSTALL_CUBLAS = "pip install 'wmmagen[cublas]'"
+INSTALL_NVMATH = "pip install 'nvmath-python>=1.0,<2'"
 INSTALL_NVCC = "pip install 'cuda-toolkit[nvcc,cccl]'"
 INSTALL_SANITIZER = "pip install 'cuda-toolkit[sanitizer]'"
 
@@ -394,7 +395,7 @@ def _cublas(folders: Iterable[Path]) -> Finding:
             for path in sorted(folder.glob(pattern)):
                 return Finding(name, "ok", _joined(_library_version(path), str(path)), "", False)
     adds = "times of kernels are compared with its times"
-    return Finding(name, "missing", "its library is not here", product.INSTALL, False, adds)
+    return Finding(name, "missing", "its library is not here", INSTALL_CUBLAS, False, adds)
 
 
 def _library_version(path: Path) -> str:
@@ -409,7 +410,7 @@ def _nvmath() -> Finding:
     name = "nvmath-python"
     if version := _distribution(name):
         return Finding(name, "ok", version, "", False)
-    return Finding(name, "missing", "it is not installed", product.INSTALL, False, "through it cuBLASLt is called")
+    return Finding(name, "missing", "it is not installed", INSTALL_NVMATH, False, "through it cuBLASLt is called")
 
 
 def _library_folders() -> list[Path]:

@@ -167,7 +167,7 @@ def test_an_error_inside_a_document_is_the_published_one() -> None:
     "document",
     [
         {"name": "k", "arch": "sm_75"},
-        {"name": "k", "arch": "sm_75", "files": ["k.cu"], "more": 1},
+        {"name": "k", "arch": "sm_75", "files": ["k.cu"], "selftest": "nvcc k.cu", "more": 1},
         {"name": "k", "arch": "sm_75", "files": "k.cu"},
         {"name": "k", "arch": "75", "files": ["k.cu"]},
         {"name": "k", "arch": "sm_75", "files": []},
@@ -180,7 +180,7 @@ def test_a_document_that_is_not_the_published_one_is_refused(document: dict[str,
 
 
 def test_a_reader_may_meet_a_further_field() -> None:
-    document = {"name": "k", "arch": "sm_75", "files": ["k.cu"], "more": 1}
+    document = {"name": "k", "arch": "sm_75", "files": ["k.cu"], "selftest": "nvcc k.cu", "more": 1}
     jsonschema.Draft202012Validator(schemas.read("emit")).validate(document)
 
 

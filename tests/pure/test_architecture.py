@@ -33,7 +33,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "foundry": (("cache", "nvrtc", "supervisor", "arch", "errors"), ()),
     "sass": (("nvrtc", "errors"), ()),
     "lint": (("sass", "instructions", "nvrtc", "config", "errors"), ()),
-    "doctor": (("cache", "nvrtc", "sass", "arch", "errors", "backends.product", "backends.gpu"), ()),
+    "doctor": (("cache", "nvrtc", "sass", "arch", "errors", "backends.gpu"), ()),
     "layout": (("config", "dtypes", "errors"), ()),
     "reference": (("layout", "config", "dtypes", "errors"), ()),
     "freivalds": (("reference", "layout", "config"), ()),
@@ -97,8 +97,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "show": (("job", "tune", "trial", "lint", "records", "rules", "space", "doctor", "config"), ("rich",)),
     "cli": (
         (
-            "job", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules", "space", "coverage",
-            "defaults", "nvrtc", "foundry", "backends.pick", "config", "arch", "errors",
+            "job", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules", "space",
+            "coverage", "defaults", "nvrtc", "foundry", "backends.pick", "config", "arch", "errors",
         ),
         ("typer",),
     ),

@@ -10,6 +10,7 @@ import pytest
 
 from wmmagen import cache, doctor, nvrtc, sass
 from wmmagen.arch import ARCHS, Arch
+from wmmagen.backends import product
 from wmmagen.doctor import Finding, _asked_version, examine, ok
 from wmmagen.errors import CompileError, MissingPiece
 
@@ -258,12 +259,8 @@ def test_no_optional_piece_makes_it_not_ok(monkeypatch: pytest.MonkeyPatch, heal
     assert ok(findings)
 
 
-def test_cublas_and_its_bindings_come_with_one_extra(monkeypatch: pytest.MonkeyPatch, healthy: Path) -> None:
-    monkeypatch.setattr(doctor, "_distribution", lambda name: "")
-    for path in healthy.glob("libcublasLt*"):
-        path.unlink()
-    named = by_name(examine(not_asked, no_driver))
-    assert {named[name].fix for name in ("cuBLASLt", "nvmath-python")} == {"pip install 'wmmagen[cublas]'"}
+def test_cublas_comes_by_the_command_that_its_user_names() -> None:
+    assert doctor.INSTALL_CUBLAS == product.INSTALL
 
 
 def test_a_compiler_that_refuses_the_probe_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:

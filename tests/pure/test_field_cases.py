@@ -144,9 +144,15 @@ def test_an_f16_kernel_for_turing_mentions_no_bf16(shape: str, layout: str, acc:
 def test_every_launcher_of_a_staged_kernel_opts_in_whatever_its_size(pairs: str) -> None:
     """Dynamic bytes below 48 KB beside static ones above: no threshold can be right, so there is none."""
     text = render.render(config(pairs), SM80).text
-    launcher = text[text.index('extern "C" wmmagen_status') :]
-    asked = launcher.index("cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES")
-    assert asked < launcher.index("dynamicSmemBytes = SHARED_BYTES") < launcher.index("cudaLaunchKernelEx")
+    prepare, launcher = text[text.index("wmmagen_status prepare()") :].split('extern "C"', 1)
+    assert "cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES" in prepare
+    supports, launch = launcher.split("cudaStream_t stream)", 1)
+    assert "prepare()" in supports
+    assert (
+        launch.index("_supports(")
+        < launch.index("dynamicSmemBytes = SHARED_BYTES")
+        < launch.index("cudaLaunchKernelEx")
+    )
     assert not re.search(r"\b49152\b|48 \* 1024", text)
 
 
