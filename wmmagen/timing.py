@@ -353,8 +353,8 @@ def compare(
 ) -> Comparison:
     """Time kernels in turns, so that whatever the device does to one it does to all.
 
-    A round replays each of them once; every other round goes backwards, so that of any two each comes first equally
-    often, and what rises or falls with time cancels. All have the same number of samples.
+    A round replays each of them once, in the order of :func:`round_order`: what rises or falls with time cancels, and
+    so does what a kernel leaves behind for the next one. All have the same number of samples.
 
     Args:
         subjects: the kernels, at least one; the other arguments are those of :func:`measure`.
@@ -510,6 +510,19 @@ class _Attempt:
         return any(reading.throttle & SLOWDOWNS for reading in self.readings)
 
 
+def round_order(count: int, place: int) -> list[int]:
+    """In which order round number ``place`` replays ``count`` subjects: Williams' design, each row and its reverse.
+
+    Every other round is the one before it backwards, and within ``count`` rounds (twice as many where it is odd) each
+    subject follows each other one equally often: at the power cap a replay's clock depends on what ran before it.
+
+    Source: E. J. Williams, Experimental designs balanced for the estimation of residual effects of treatments, 1949.
+    """
+    zigzag = [(i + 1) // 2 if i % 2 else -(i // 2) for i in range(count)]
+    row = [(step + place // 2) % count for step in zigzag]
+    return row[::-1] if place % 2 else row
+
+
 class _Session:
     """One measurement of one or more subjects, from sizing to summary."""
 
@@ -624,8 +637,7 @@ class _Session:
         return [[us for number, us in times if number == n] for n in range(len(self._subjects))], readings
 
     def _order(self, place: int) -> Sequence[int]:
-        numbers = range(len(self._subjects))
-        return numbers[::-1] if place % 2 else numbers
+        return round_order(len(self._subjects), place)
 
     def _narrow(self, samples: _Series) -> bool:
         """Whether the intervals of all times and of all ratios are as narrow as the protocol asks."""

@@ -30,7 +30,8 @@ from wmmagen.timing import TimingProtocol
 LEAST_SHARED = 64 * 1024
 SIZE = 2048
 WITHIN = 0.02
-ROUNDS = 3
+ROUNDS = 7
+WARM_S = 1
 NO_CODE = "the device runs no code of this build"
 
 
@@ -84,7 +85,7 @@ class Proof:
 
     def build_measurements(self) -> tuple[bool, str]:
         known, d = derive.values(self.config), self.config.operation.d.storage
-        facts = {key: known[key] for key in ("BLOCK_M", "BLOCK_N", "BLOCK_K")} | {"OUTPUT": d}
+        facts = {key: known[key] for key in ("BLOCK_M", "BLOCK_N", "BLOCK_K")} | {"OUTPUT": d, "WARM_SECONDS": WARM_S}
         text = "".join(f"#define {key} {value}\n" for key, value in facts.items())
         (self.folder / "facts.h").write_text(text)
         program = Path(__file__).with_name("emission.cu")
@@ -108,8 +109,9 @@ class Proof:
         binary = trial.build(self.config, self.arch)[1]
         problem = Problem.packed(self.config.operation, SIZE, SIZE, SIZE)
         tool, emitted = [], []
+        protocol = TimingProtocol(warmup_min_s=WARM_S, warmup_max_s=2 * WARM_S)
         for _ in range(ROUNDS):
-            tool.append(trial.time_it(self.config, binary, backend, problem, TimingProtocol()).median_us)
+            tool.append(trial.time_it(self.config, binary, backend, problem, protocol).median_us)
             emitted.append(float(self.say("./measure", "time").split()[1]))
         ratio = statistics.median(emitted) / statistics.median(tool)
         words = ", ".join(f"{a:.2f} and {b:.2f}" for a, b in zip(emitted, tool, strict=True))

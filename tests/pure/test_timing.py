@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +16,17 @@ import pytest
 from wmmagen import timing
 from wmmagen.errors import LaunchFault
 from wmmagen.records import Record
-from wmmagen.timing import Comparison, Reading, Rotation, Timing, TimingProtocol, compare, measure, median_interval
+from wmmagen.timing import (
+    Comparison,
+    Reading,
+    Rotation,
+    Timing,
+    TimingProtocol,
+    compare,
+    measure,
+    median_interval,
+    round_order,
+)
 
 RECORDS = Path(__file__).resolve().parents[2] / "sweeps" / "records"
 
@@ -252,8 +264,24 @@ def test_every_subject_has_as_many_samples_and_every_other_round_goes_backwards(
     assert [t.samples for t in result.timings] == [15] * 3 == [len(s) for s in result.samples]
     # Three batches of five rounds, each with the replay in front of it that is thrown away.
     batches = [played[-48:][n : n + 16] for n in (0, 16, 32)]
-    assert "".join(batches[0]) == "a" + "abccbaabccbaabc"
-    assert "".join(batches[1]) == "c" + "cbaabccbaabccba"
+    assert "".join(batches[0]) == "a" + "abc" + "cba" + "bca" + "acb" + "cab"
+    assert "".join(batches[1]) == "b" + "bac" + "abc" + "cba" + "bca" + "acb"
+
+
+@pytest.mark.parametrize("count", range(2, 10))
+def test_each_subject_follows_each_other_one_equally_often(count: int) -> None:
+    rounds = count * (1 + count % 2)
+    orders = [round_order(count, place) for place in range(rounds)]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    assert all(late == early[::-1] for early, late in zip(orders[::2], orders[1::2], strict=True))
+    followers = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert set(followers) == set(itertools.permutations(range(count), 2)) and len(set(followers.values())) == 1
+    places = Counter((at, number) for order in orders for at, number in enumerate(order))
+    assert set(places.values()) == {rounds // count}
+
+
+def test_one_subject_alone_has_one_order() -> None:
+    assert [round_order(1, place) for place in range(3)] == [[0]] * 3
 
 
 def test_noise_that_hits_a_round_as_a_whole_leaves_ratios_narrow() -> None:
