@@ -30,12 +30,14 @@ class NumpyBackend:
         fault_of: what a kernel of this name does instead; None for what is right.
         spoil: changes D behind the product.
         clocked: whether it has a clock.
+        library_us: what a library's product takes in turns with kernels, in microseconds.
     """
 
     arch: Arch = ARCHS[75]
     fault_of: Callable[[str], Fault | None] = lambda name: None
     spoil: Callable[[str, np.ndarray], None] = lambda name, d: None
     clocked: bool = True
+    library_us: float = 8.0
     runs_done: list[str] = field(default_factory=list)
     name: str = "gpu"
     device: str = "a card of NumPy (sm_75)"
@@ -81,12 +83,18 @@ class NumpyBackend:
         median = 10.0 + sum(launch.entry.encode()) % 97
         return Timing(median, (median - 0.01, median + 0.01), 15, 40, protocol.mode, protocol.data, True, ())
 
-    def compare(self, subjects: Sequence[Subject], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
-        timings = [self.time(s.binary, s.launch, s.buffers, protocol, limit_s=limit_s) for s in subjects]
+    def compare(self, subjects: Sequence[Any], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
+        timings = [self._one(subject, protocol, limit_s) for subject in subjects]
         return Comparison(tuple(timings), tuple((timing.median_us,) * timing.samples for timing in timings))
 
     def close(self) -> None:
         pass
+
+    def _one(self, subject: Any, protocol: TimingProtocol, limit_s: float) -> Timing:
+        if isinstance(subject, Subject):
+            return self.time(subject.binary, subject.launch, subject.buffers, protocol, limit_s=limit_s)
+        us = self.library_us
+        return Timing(us, (us - 0.01, us + 0.01), 15, 40, protocol.mode, protocol.data, True, ())
 
     def _fail(self, launch: Launch) -> None:
         fault = self.fault_of(launch.entry)

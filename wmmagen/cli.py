@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 
@@ -29,8 +29,9 @@ from wmmagen import arch as archs
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.config import KernelConfig, Problem
-from wmmagen.errors import MissingPiece, RequestError, WmmagenError
+from wmmagen.errors import ConfigError, MissingPiece, RequestError, WmmagenError
 from wmmagen.space import Space
+from wmmagen.timing import Data, Mode, TimingProtocol
 
 app = typer.Typer(
     name="wmmagen",
@@ -270,6 +271,46 @@ def validate(
     verdict = f"{config.name(kernel)}: {'exact' if exact else 'WRONG'}"
     _answer(document, f"{verdict}\n{show.runs(runs)}", as_json)
     return 0 if exact else 1
+
+
+@app.command()
+def bench(
+    texts: Annotated[list[str], typer.Argument(metavar="CONFIG…", help="Kernel names, key=value,… or TOML files.")],
+    arch: ArchName = None,
+    problem: Annotated[str, typer.Option("--problem", metavar="MxNxK", help="One number is the cube.")] = "2048",
+    mode: Annotated[str, typer.Option("--mode", help="warm: the same buffers; cold: rotated past the L2.")] = "warm",
+    data: Annotated[str, typer.Option("--data", help="normal or integers: what the data do to the clock.")] = "normal",
+    backend: BackendKind = "auto",
+    as_json: AsJson = False,
+) -> int:
+    """Time some beside cuBLAS, in turns."""
+    from wmmagen import bench as benchmark
+    from wmmagen import show
+
+    target, size = _arch(arch), config.read_size(problem)
+    protocol = TimingProtocol(mode=_one_of("--mode", mode, Mode), data=_one_of("--data", data, Data))
+    kernels = [_legal(text, target, strict_isa=False) for text in texts]
+    place = pick.pick(backend, target)
+    (_aside if as_json else _say)(place.first_line)
+    with place:
+        table = benchmark.measure(kernels, target, size, place, protocol)
+    document = {
+        "arch": target.name,
+        "backend": place.name,
+        "device": table.device,
+        "foreign": place.foreign,
+        "rows": [row.as_json() for row in table.rows],
+        "denominators": [baseline.as_json() for baseline in table.baselines],
+    }
+    _answer(document, show.bench(table, protocol), as_json)
+    return 0 if table.right else 1
+
+
+def _one_of(option: str, word: str, words: Any) -> Any:
+    """``word`` where it is one of the literal type ``words``."""
+    if word not in get_args(words):
+        raise ConfigError(f"{option} {word!r} is not known", f"one of: {' '.join(get_args(words))}")
+    return word
 
 
 #: Of the draw of `space --list`, so that the same command prints the same names.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from wmmagen.config import Layout, Operation, Problem
 from wmmagen.dtypes import F32
 from wmmagen.errors import Fault
 from wmmagen.layout import Image, Shifts
-from wmmagen.timing import Timing, TimingProtocol
+from wmmagen.timing import Data, Timing, TimingProtocol
 from wmmagen.trial import Case, case_of, demand_possible, exact_case, tflops, touched
 from wmmagen.verdict import judge
 
@@ -52,8 +52,16 @@ class Denominator:
         o = self.problem.operation
         return f"cuBLASLt {self.kind} ({o.a.name}, {o.acc.name}, {o.d.name}) {self.problem}"
 
+    def buffers(self, data: Data) -> tuple[Bytes, ...]:
+        """The buffers for timing: exact integers, or the normal values that the kernel is timed on, in these types.
+
+        Raises:
+            ConfigError: integers were asked for, and none can be proved exact for the problem.
+        """
+        return exact_case(self.problem).buffers if data == "integers" else self.normal_buffers()
+
     def normal_buffers(self) -> tuple[Bytes, ...]:
-        """The buffers for timing: the values that the kernel is timed on, in the library's types."""
+        """Normal values, those that the kernel is timed on."""
         *operands, d = layout.images(self.problem)
         values = reference.normal_inputs(self.asked)
         return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
@@ -235,7 +243,7 @@ def measure(denominator: Denominator, library: Library, protocol: TimingProtocol
     case = exact_case(denominator.problem)
     product = product_of(denominator.problem, case.images)
     answer = library.candidates(product)
-    buffers = case.buffers if protocol.data == "integers" else denominator.normal_buffers()
+    buffers = denominator.buffers(protocol.data)
     tried = [_try(library, product, one, case, buffers, protocol) for one in answer.found]
     figure = Figure(denominator, answer.version, tuple(tried), answer.reason)
     while (best := figure.best) and (wrong := _wrong(library, product, best.candidate, case)):
@@ -244,6 +252,14 @@ def measure(denominator: Denominator, library: Library, protocol: TimingProtocol
     if figure.best is None and not figure.reason:
         return dataclasses.replace(figure, reason=f"none of {len(tried)} candidates is exact; {tried[0].wrong}")
     return figure
+
+
+def recipe(figure: Figure, library: Library, data: Data) -> Any:
+    """The best candidate of ``figure``, ready to be timed in turns with kernels on ``data``."""
+    best, problem = figure.best, figure.denominator.problem
+    assert best is not None
+    product = product_of(problem, layout.images(problem))
+    return library.recipe(product, best.candidate, figure.denominator.buffers(data))
 
 
 def _try(

@@ -22,8 +22,11 @@ from wmmagen.space import Space
 from wmmagen.trial import Run, tflops
 
 if TYPE_CHECKING:
+    from wmmagen.bench import Baseline, Row, Table
+
     # Optuna takes a second to import, and most commands have no use for it.
     from wmmagen.job import Result
+    from wmmagen.timing import TimingProtocol
     from wmmagen.tune import Progress
 
 RANKED = 10
@@ -107,6 +110,63 @@ def sweep_result(result: Result, again: str) -> str:
     """
     parts = [_ranking(result), _leading(result), _fell_out(result), _space(result), _next(result, again)]
     return "\n\n".join(filter(None, parts))
+
+
+def bench(table: Table, protocol: TimingProtocol) -> str:
+    """The kernels with their shares, the denominators with theirs left out, and why what is missing is."""
+    lines = [
+        f"{table.device}: {protocol.mode}, data {protocol.data}, timed in turns; median and 95 % interval of a launch. "
+        "A share is the lower end of the 95 % interval of the quotients of rounds.",
+        f"{'':<4}{'us':>11} {'interval':>22} {'TFLOP/s':>9} {'of cuBLAS':>10} {'of FP32':>9}  kernel",
+    ]
+    for number, row in enumerate(table.rows, start=1):
+        lines += _bench_row(number, row)
+    lines += ["", "Denominators, the best exact candidate of cuBLASLt's heuristic:"]
+    lines += map(_baseline, table.baselines)
+    return "\n".join([*lines, *_surroundings(table)])
+
+
+def _baseline(one: Baseline) -> str:
+    problem, timing, figure = one.denominator.problem, one.timing, one.figure
+    o = problem.operation
+    what = f"  {f'{one.denominator.kind} ({o.a.name}, {o.acc.name}, {o.d.name})':<28}"
+    if timing is None or figure is None or figure.best is None:
+        return f"{what} none: {one.reason or 'the comparison failed'}"
+    low, high = timing.interval_us
+    return (
+        f"{what} {timing.median_us:.2f} us [{low:.2f}, {high:.2f}], {tflops(problem, timing.median_us):.1f} TFLOP/s; "
+        f"{figure.best.candidate}, cuBLASLt {figure.version}{_flagged(timing.flags)}"
+    )
+
+
+def _bench_row(number: int, row: Row) -> list[str]:
+    if row.timing is None:
+        return [f"{number:>3}. {row.outcome}: {row.name}", f"       {row.detail.splitlines()[0] if row.detail else ''}"]
+    low, high = row.timing.interval_us
+    shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
+    return [
+        f"{number:>3}. {row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
+        f"{shares[0]:>10} {shares[1]:>9}  {row.name}{_flagged(row.flags)}"
+    ]
+
+
+def _flagged(flags: Sequence[str]) -> str:
+    return f"  [{', '.join(flags)}]" if flags else ""
+
+
+def _surroundings(table: Table) -> list[str]:
+    """What the sensors said, and the empty kernel's time; they are of the whole comparison."""
+    timing = next((row.timing for row in table.rows if row.timing), None)
+    if timing is None:
+        return []
+    words = []
+    if timing.clock_range_mhz is not None:
+        words.append(f"{timing.clock_range_mhz[0]} to {timing.clock_range_mhz[1]} MHz")
+    words += [f"{timing.power_w:.0f} W"] if timing.power_w is not None else []
+    words += [f"{timing.temperature_c} C"] if timing.temperature_c is not None else []
+    words += timing.throttle or (["no throttling"] if words else [])
+    words += [f"an empty kernel takes {timing.empty_us:.2f} us"] if timing.empty_us is not None else []
+    return ["", "While it ran: " + ", ".join(words)] if words else []
 
 
 def space(found: Space, seconds: float) -> str:

@@ -333,7 +333,7 @@ def time_it(
     return found
 
 
-def compare(subjects: Sequence[Subject], backend: Backend, protocol: TimingProtocol) -> Comparison:
+def compare(subjects: Sequence[Any], backend: Backend, protocol: TimingProtocol) -> Comparison:
     """Time kernels in turns; :func:`subject_of` makes them, :func:`demand_possible` judges their times.
 
     Raises:

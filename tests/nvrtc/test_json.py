@@ -32,6 +32,7 @@ RIGHT: dict[str, list[str]] = {
     "compile": ["compile", SMALL, "--arch", "sm_75"],
     "validate": ["validate", SMALL, "--arch", "sm_75", "--problem", "32"],
     "space": ["space", "--arch", "sm_75", "--fix", "inst=16x16x16,warps=2x2,frags=2x4", "--list", "2"],
+    "bench": ["bench", SMALL, "--arch", "sm_75", "--problem", "64"],
     "sweep": [*SWEEP, "--trials", "1"],
     "emit": ["emit", SMALL, "--arch", "sm_75", "--to", "a folder"],
 }
@@ -127,6 +128,7 @@ PROMISED = {
     },
     "validate": {"name", "arch", "backend", "exact", "runs"},
     "sweep": {"study", "arch", "backend", "problem", "outcomes", "best", "seconds"},
+    "bench": {"device", "rows"},
     "emit": {"name", "files"},
     "doctor": {"ok", "findings"},
     "error": {"error"},

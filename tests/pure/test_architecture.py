@@ -61,7 +61,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("cuda",),
     ),
-    "backends.pick": (("backends", "backends.gpu", "records", "arch", "errors"), ()),
+    "backends.pick": (("backends.product", "backends", "backends.gpu", "records", "arch", "errors"), ()),
     "records": (("timing",), ()),
     "trial": (
         (
@@ -94,11 +94,21 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "show": (("job", "tune", "trial", "lint", "records", "rules", "space", "doctor", "config"), ("rich",)),
+    "bench": (
+        (
+            "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
+            "foundry", "nvrtc", "records", "timing", "errors",
+        ),
+        (),
+    ),
+    "show": (
+        ("job", "bench", "tune", "trial", "lint", "records", "rules", "space", "doctor", "timing", "config"),
+        ("rich",),
+    ),
     "cli": (
         (
-            "job", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules", "space",
-            "coverage", "defaults", "nvrtc", "foundry", "backends.pick", "config", "arch", "errors",
+            "job", "bench", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules",
+            "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch", "errors",
         ),
         ("typer",),
     ),

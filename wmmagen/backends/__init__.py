@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +101,13 @@ class Backend(Protocol):
             RequestError: this backend has no clock.
         """
 
-    def compare(self, subjects: Sequence[Subject], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
+    def compare(self, subjects: Sequence[Any], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
         """Time kernels in turns, each over copies of its own buffers; see :func:`wmmagen.timing.compare`.
+
+        Args:
+            subjects: each a :class:`Subject`, or what the library of the same place makes of a product.
+            protocol: how they are timed.
+            limit_s: seconds for all of it.
 
         Raises:
             Fault: as for :meth:`run`, of any of them.

@@ -87,17 +87,19 @@ class CardLibrary:
             raise MissingPiece(answer.message, answer.fix)
         return answer
 
+    def recipe(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> LibraryRecipe:
+        return LibraryRecipe(product, candidate, tuple(buffers))
+
     def run(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> list[Bytes]:
-        recipe = LibraryRecipe(product, candidate, tuple(buffers))
-        answer: list[Bytes] = self._answer(Run(recipe), f"{product} by {candidate}", buffers)
+        request = Run(self.recipe(product, candidate, buffers))
+        answer: list[Bytes] = self._answer(request, f"{product} by {candidate}", buffers)
         return answer
 
     def time(
         self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes], protocol: TimingProtocol
     ) -> Timing:
-        recipe = LibraryRecipe(product, candidate, tuple(buffers))
-        what = f"timing {product} by {candidate}"
-        answer: Comparison = self._answer(Compare((recipe,), protocol), what, buffers)
+        request = Compare((self.recipe(product, candidate, buffers),), protocol)
+        answer: Comparison = self._answer(request, f"timing {product} by {candidate}", buffers)
         return answer.timings[0]
 
     def _answer(self, request: object, what: str, buffers: Sequence[Bytes] = ()) -> Any:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
+from wmmagen.backends.product import Library
 from wmmagen.errors import ConfigError, MissingPiece
 from wmmagen.records import Outcome, Record
+
+if TYPE_CHECKING:
+    from wmmagen.backends.gpu import GpuBackend
 
 KINDS = ("auto", "gpu")
 #: The architecture that is meant where nobody names one and no GPU is here: the oldest that is supported.
@@ -18,11 +22,15 @@ OLDEST = ARCHS[75]
 
 @dataclass(frozen=True)
 class Place:
-    """Where kernels run; ``backend`` is None where they cannot, and ``why`` says so."""
+    """Where kernels run; ``backend`` is None where they cannot, and ``why`` says so.
+
+    ``library`` is asked for what kernels' times are divided by; None where there is none.
+    """
 
     backend: Backend | None
     arch: Arch
     why: str = ""
+    library: Library | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,10 +121,10 @@ def pick(kind: str, arch: Arch) -> Place:
         if kind == "gpu":
             raise
         return Place(None, arch, missing.message)
-    return Place(backend, arch)
+    return Place(backend, arch, library=backend.library)
 
 
-def _best_gpu(arch: Arch) -> Backend:
+def _best_gpu(arch: Arch) -> GpuBackend:
     """A GPU of exactly ``arch`` where there is one, else the first that can run it."""
     from wmmagen.backends import gpu
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -212,6 +212,9 @@ class Library(Protocol):
 
     def run(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> list[Bytes]:
         """Compute the product once over copies of ``buffers`` and return all of them as they were left."""
+
+    def recipe(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> Any:
+        """What :meth:`wmmagen.backends.Backend.compare` takes for the product, over copies of ``buffers``."""
 
     def time(
         self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes], protocol: TimingProtocol
