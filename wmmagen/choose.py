@@ -49,6 +49,20 @@ def ranking(records: Sequence[Record]) -> list[Record]:
     return sorted((r for r in timed if r.device == card), key=lambda r: (_timing(r).median_us, r.name))
 
 
+def decided(records: Sequence[Record], finals: Sequence[Record]) -> Choice | None:
+    """The choice among ``records``; among those of ``finals`` where the fastest was measured again there.
+
+    Args:
+        finals: leaders measured again, in turns with each other, so that no drift of the clock stands between them.
+    """
+    first = choose(records)
+    names = {record.name for record in records}
+    again = [record for record in finals if record.name in names]
+    if first is None or first.best.name not in {record.name for record in again}:
+        return first
+    return choose(again) or first
+
+
 def choose(records: Sequence[Record]) -> Choice | None:
     """The fastest of the records that rank; None where none does."""
     ranked = ranking(records)

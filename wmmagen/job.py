@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from wmmagen import arch as archs
-from wmmagen import choose, emit, nvrtc, tune
+from wmmagen import bench, choose, emit, nvrtc, tune
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
+from wmmagen.bench import Table
 from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import RequestError, StudyError
@@ -27,6 +28,8 @@ from wmmagen.trial import try_out
 DEFAULT_TRIALS = 40
 #: How many candidates are shown where none may be called best.
 LEADING = 5
+#: How many leaders are measured again, in turns.
+FINALISTS = 3
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Result:
         new: candidates of this run.
         choice: the best right and ranked one with its runner-up; None where none may be called best.
         leading: the leading candidates where none may be called best.
+        finals: the leaders beside their denominators, measured again in turns; None where no time ranks, or where the
+            leader was measured so before.
         file: the winner's file.
         seconds: of this run.
     """
@@ -103,6 +108,7 @@ class Result:
     new: int
     choice: Choice | None
     leading: tuple[Record, ...]
+    finals: Table | None
     file: Path | None
     seconds: float
 
@@ -152,6 +158,12 @@ class Result:
             },
             "space": {"legal": len(self.space), "raw": self.space.raw, "removed": self.space.removed},
             "leading": [record.name for record in self.leading],
+            "finals": None
+            if self.finals is None
+            else [
+                {key: row[key] for key in ("name", "outcome", "median_us", "interval_us", "tflops", "share", "flags")}
+                for row in (row.as_json() for row in self.finals.rows)
+            ],
             "trials": len(self.records),
             "new": self.new,
             "seconds": round(self.seconds, 3),
@@ -207,7 +219,7 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
             ahead=_ahead(foundry, request, place),
             on_record=on_record,
         )
-    return _conclude(request, place, space, done)
+    return _conclude(request, place, space, study, done)
 
 
 def _foundry(request: Request, place: Place) -> Foundry:
@@ -245,17 +257,45 @@ def _fingerprint(name: str, arch: Arch) -> str:
         return ""  # a name of another version, or what no template makes any more
 
 
-def _conclude(request: Request, place: Place, space: Space, done: tune.SweepResult) -> Result:
+def _conclude(request: Request, place: Place, space: Space, study: tune.Study, done: tune.SweepResult) -> Result:
     """What the records of this request and this place amount to; a study may hold others."""
-    known = choose.latest(done.records)
-    records = [r for r in known if settles(r, place, request.arch) and _belongs(r, space)]
-    choice = choose.choose(records) if place.backend else None
+
+    def known() -> list[Record]:
+        latest = choose.latest(study.records())
+        return [r for r in latest if settles(r, place, request.arch) and _belongs(r, space)]
+
+    records = known()
+    finals = _finals(request, place, study, records)
+    if finals is not None and not finals.right:
+        records = known()  # a leader that was wrong in the end is none
+    choice = choose.decided(records, study.finals()) if place.backend else None
     file = None
     if choice is not None:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
         emit.write(file, render(parse(choice.best.name), request.arch).text)
     leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
-    return Result(request, place, space, tuple(records), done.new, choice, leading, file, done.seconds)
+    return Result(request, place, space, tuple(records), done.new, choice, leading, finals, file, done.seconds)
+
+
+def _finals(request: Request, place: Place, study: tune.Study, records: Sequence[Record]) -> Table | None:
+    """Measure the leaders again, in turns with each other and with their denominators, and keep what that says.
+
+    Not where no time ranks, nor where the fastest was measured so before.
+    """
+    leaders = choose.ranking(records)[:FINALISTS] if place.ranks else []
+    if not leaders or leaders[0].name in {record.name for record in study.finals()}:
+        return None
+    configs = [parse(record.name) for record in leaders]
+    table = bench.measure(configs, request.arch, request.size, place, request.protocol)
+    again = [
+        replace(record, outcome=row.outcome, detail=row.detail, timing=row.timing)
+        for record, row in zip(leaders, table.rows, strict=True)
+    ]
+    for record in again:
+        if record.outcome is not Outcome.OK:
+            study.add(record)
+    study.keep_finals([record for record in again if record.outcome is Outcome.OK])
+    return table
 
 
 def _belongs(record: Record, space: Space) -> bool:
@@ -283,7 +323,7 @@ def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
     found = tune.find_study(study)
     arch = archs.find(found.about.arch)
     records = found.records()
-    choice = choose.choose(records)
+    choice = choose.decided(records, found.finals())
     if choice is None:
         leading = choose.leading(filter(_has_name, records), arch)
         fix = "sweep first"

@@ -108,7 +108,15 @@ def sweep_result(result: Result, again: str) -> str:
     Args:
         again: the command that made it.
     """
-    parts = [_ranking(result), _leading(result), _fell_out(result), _space(result), _next(result, again)]
+    again_in_turns = bench(result.finals, result.request.protocol) if result.finals else ""
+    parts = [
+        _ranking(result),
+        again_in_turns,
+        _leading(result),
+        _fell_out(result),
+        _space(result),
+        _next(result, again),
+    ]
     return "\n\n".join(filter(None, parts))
 
 

@@ -46,6 +46,7 @@ SUFFIX = ".db"
 _BUSY_S = 120
 _ABOUT = "wmmagen"
 _RECORD = "record"
+_FINALS = "finals"
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 #: A URL template and the query of a URL begin with these; a file below such a folder could not be named.
 _URL_MARKS = "?{}"
@@ -125,6 +126,27 @@ class Study:
         # A trial is written whole and never again, so what was read once need not be read again.
         self._read.extend(self._record(trial) for trial in trials[len(self._read) :])
         return list(self._read)
+
+    def keep_finals(self, records: Sequence[Record]) -> None:
+        """Keep ``records``, leaders that were measured again in turns, instead of those kept before."""
+        with _speaking(self.url):
+            self._study.set_user_attr(_FINALS, [record.to_json() for record in records])
+
+    def finals(self) -> list[Record]:
+        """What :meth:`keep_finals` kept last.
+
+        Raises:
+            StudyError: the study holds something else there.
+        """
+        with _speaking(self.url):
+            kept = self._study.user_attrs.get(_FINALS, [])
+        try:
+            return [Record.from_json(document) for document in kept]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StudyError(
+                f"{_without_password(self.url)}: the finals of study {self.name} are no records of wmmagen: {error}",
+                "give --study another name",
+            ) from None
 
     def _record(self, trial: FrozenTrial) -> Record:
         try:

@@ -353,6 +353,50 @@ def test_a_sweep_with_a_card_ends_with_a_winner(ask: Callable[..., Answer], card
     assert Path(emitted["files"][0]).stem == further["best"]["name"]
 
 
+def test_the_leaders_are_measured_again_in_turns_and_the_best_is_one_of_them(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card()
+    compare = NumpyBackend.compare
+
+    def turned(self: NumpyBackend, subjects: Any, protocol: Any, **more: Any) -> Any:
+        """In turns, whoever was first alone is last."""
+        found = compare(self, subjects, protocol, **more)
+        times = [100.0 - t.median_us for t in found.timings]
+        timings = [replace(t, median_us=us, interval_us=(us, us)) for t, us in zip(found.timings, times, strict=True)]
+        return replace(found, timings=tuple(timings))
+
+    monkeypatch.setattr(NumpyBackend, "compare", turned)
+    status, document, _ = ask(*SWEEP, "--trials", "5")
+    finals = document["finals"]
+    assert status == 0 and len(finals) == job.FINALISTS and all(row["outcome"] == "ok" for row in finals)
+    assert [row["median_us"] for row in finals] == sorted((row["median_us"] for row in finals), reverse=True)
+    assert document["best"]["name"] == finals[-1]["name"] and finals[-1]["share"]["cublas_fp32"] is None
+    status, again, _ = ask(*SWEEP, "--trials", "5")
+    assert (again["finals"], again["best"]) == (None, document["best"])
+    status, emitted, _ = ask("emit", "--best", document["study"], "--to", "out")
+    assert Path(emitted["files"][0]).stem == document["best"]["name"]
+
+
+def test_a_leader_that_is_wrong_in_the_end_is_none(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: list[str] = []
+    backend = card(spoil=lambda name, d: d.fill(7) if name in wrong else None)
+    compare = NumpyBackend.compare
+
+    def breaks(self: NumpyBackend, subjects: Any, protocol: Any, **more: Any) -> Any:
+        wrong.append(subjects[0].launch.entry)
+        return compare(self, subjects, protocol, **more)
+
+    monkeypatch.setattr(NumpyBackend, "compare", breaks)
+    status, document, _ = ask(*SWEEP, "--trials", "5")
+    assert status == 0 and backend.runs_done
+    assert [row["outcome"] for row in document["finals"]] == ["wrong", "ok", "ok"]
+    assert document["outcomes"]["wrong"] == 1 and document["best"]["name"] == document["finals"][1]["name"]
+    assert "after timing" in next(r.detail for r in reversed(tune.find_study(document["study"]).records()) if r.detail)
+
+
 def test_a_bad_kernel_costs_one_candidate(ask: Callable[..., Answer], card: Callable[..., NumpyBackend]) -> None:
     victims: list[str] = []
 

@@ -88,7 +88,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "emit": (("manifest", "render", "config", "arch", "errors"), ()),
     "job": (
         (
-            "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
+            "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
             "backends.pick",
             "timing", "config", "arch", "errors",
         ),

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 from wmmagen.arch import ARCHS
-from wmmagen.choose import Choice, choose, latest, leading, ranking
+from wmmagen.choose import Choice, choose, decided, latest, leading, ranking
 from wmmagen.config import name, read_pairs
 from wmmagen.defaults import complete
 from wmmagen.records import Facts, Outcome, Record
@@ -115,3 +115,17 @@ def test_operations_of_two_widths_are_compared_by_bytes() -> None:
     wide = record("a=tf32,warps=2x2,frags=4x4", facts=facts())
     narrow = record("a=f16,warps=2x2,frags=4x4", facts=facts(occupancy=1, threads=32))
     assert leading([wide, narrow], SM) == [narrow, wide]
+
+
+def test_among_those_that_were_measured_again_the_fastest_is_best() -> None:
+    records = [record("stages=2", 10.0), record("stages=3", 11.0), record("stages=4", 12.0)]
+    finals = [record("stages=2", 13.0), record("stages=3", 12.5), record("stages=5", 1.0)]
+    found = decided(records, finals)
+    assert found is not None and found.best == finals[1] and found.runner_up == finals[0]
+
+
+def test_a_new_leader_is_best_until_it_is_measured_again() -> None:
+    records = [record("stages=2", 10.0), record("stages=3", 11.0), record("stages=4", 9.0)]
+    found = decided(records, [record("stages=2", 8.0), record("stages=3", 7.0)])
+    assert found is not None and found.best == records[2]
+    assert decided([], [record("stages=2", 8.0)]) is None
