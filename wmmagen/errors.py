@@ -10,7 +10,8 @@
     │   └── StudyError            a study that is not there, or does not hold what was asked
     ├── AnswerIsNo            1   the work ran, and its answer is no
     │   ├── CompileError          the compiler refused the source; carries its log
-    │   └── DisassemblyError      machine code that could not be read
+    │   ├── DisassemblyError      machine code that could not be read
+    │   └── PtxError              PTX that could not be read, or holds what the executor does not know
     ├── OutOfTime             1   the time that was given ended before the work did
     ├── MissingPiece          3   the machine lacks something; says how to get it
     └── Fault                 1   a kernel that ran badly; carries its outcome
@@ -104,6 +105,12 @@ class DisassemblyError(AnswerIsNo):
     """Machine code that nvdisasm or :mod:`wmmagen.sass` could not read; says where."""
 
     kind = "disassembly"
+
+
+class PtxError(AnswerIsNo):
+    """PTX that does not follow its grammar, or an instruction that the executor does not know; says in which line."""
+
+    kind = "ptx"
 
 
 class OutOfTime(WmmagenError):
