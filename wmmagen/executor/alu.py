@@ -10,7 +10,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#instruction-se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ class Arithmetic:
         result: the type of the result.
         signed: whether a wider destination is filled with the sign.
         kind: its class in the counts.
+        undefined: from operands' bits, and masks of which of them are undefined, to the mask of the result. None where
+            one undefined bit spoils all of the result.
     """
 
     function: Function
@@ -46,6 +48,7 @@ class Arithmetic:
     result: str
     signed: bool = False
     kind: str = "integer"
+    undefined: Callable[[Sequence[Array], Sequence[Array]], Array] | None = None
 
 
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
@@ -282,13 +285,46 @@ def _sign(compute: Function, mask: Callable[[Array, Any], Array]) -> Callable[[t
     return make
 
 
-def _logic(compute: Function, count: int = 2) -> Callable[[tuple[str, ...]], Arithmetic | None]:
+def _logic(
+    compute: Function, count: int, undefined: Callable[[Sequence[Array], Sequence[Array]], Array]
+) -> Callable[[tuple[str, ...]], Arithmetic | None]:
     def make(words: tuple[str, ...]) -> Arithmetic | None:
         if len(words) == 1 and (_plain(words[0]) or words[0] == "pred"):
-            return Arithmetic(compute, (words[0],) * count, words[0], kind="logic")
+            return Arithmetic(compute, (words[0],) * count, words[0], kind="logic", undefined=undefined)
         return None
 
     return make
+
+
+def _and_undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+    """A defined 0 on one side decides."""
+    (a, b), (u, v) = values, masks
+    return np.asarray((u & v) | (u & b) | (v & a))
+
+
+def _or_undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+    """A defined 1 on one side decides."""
+    (a, b), (u, v) = values, masks
+    return np.asarray((u & v) | (u & ~b) | (v & ~a))
+
+
+def _bitwise_undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+    found = masks[0]
+    for mask in masks[1:]:
+        found = found | mask
+    return found
+
+
+def _like_first(function: Function) -> Callable[[Sequence[Array], Sequence[Array]], Array]:
+    """Of what moves the first operand's bits to where the others say: an undefined bit there spoils all."""
+
+    def undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+        found = np.asarray(function(masks[0], *values[1:]))
+        whole = found.dtype.type(np.iinfo(found.dtype).max)
+        spoiled = np.any([mask != 0 for mask in np.broadcast_arrays(*masks[1:])], axis=0)
+        return np.where(spoiled, whole, found)
+
+    return undefined
 
 
 def _shl(words: tuple[str, ...]) -> Arithmetic | None:
@@ -300,7 +336,7 @@ def _shl(words: tuple[str, ...]) -> Arithmetic | None:
         near = np.minimum(n, n.dtype.type(width - 1)).astype(a.dtype)
         return np.where(n >= width, a.dtype.type(0), a << near)
 
-    return Arithmetic(run, (words[0], "u32"), words[0], kind="logic")
+    return Arithmetic(run, (words[0], "u32"), words[0], kind="logic", undefined=_like_first(run))
 
 
 def _shr(words: tuple[str, ...]) -> Arithmetic | None:
@@ -314,7 +350,7 @@ def _shr(words: tuple[str, ...]) -> Arithmetic | None:
             return np.asarray(a.view(seen) >> near.view(seen)).view(kept)
         return np.where(n >= width, a.dtype.type(0), a >> near)
 
-    return Arithmetic(run, (kind, "u32"), kind, kind="logic")
+    return Arithmetic(run, (kind, "u32"), kind, kind="logic", undefined=_like_first(run))
 
 
 def _prmt(words: tuple[str, ...]) -> Arithmetic | None:
@@ -332,7 +368,10 @@ def _prmt(words: tuple[str, ...]) -> Arithmetic | None:
             result = result | (byte.astype(np.uint32) << np.uint32(8 * place))
         return np.asarray(result)
 
-    return Arithmetic(run, ("b32", "b32", "b32"), "b32", kind="logic")
+    def undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+        return np.where(masks[2] != 0, np.uint32(0xFFFFFFFF), run(masks[0], masks[1], values[2]))
+
+    return Arithmetic(run, ("b32", "b32", "b32"), "b32", kind="logic", undefined=undefined)
 
 
 def _field_mask(position: Array, length: Array) -> Array:
@@ -420,7 +459,13 @@ def _dot(words: tuple[str, ...], halves: bool) -> Arithmetic | None:
             total = total + left * part(b, start + place, 8, kinds[1] == "s32")
         return total.astype(np.uint32)
 
-    return Arithmetic(run, ("b32", "b32", "b32"), "b32")
+    read = np.uint32(0xFFFF << 8 * start if halves else 0xFFFFFFFF)
+
+    def undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+        spoiled = (masks[0] != 0) | (masks[1] & read != 0) | (masks[2] != 0)
+        return np.where(spoiled, np.uint32(0xFFFFFFFF), np.uint32(0))
+
+    return Arithmetic(run, ("b32", "b32", "b32"), "b32", undefined=undefined)
 
 
 def _count_bits(compute: Callable[[Array, int], Array]) -> Callable[[tuple[str, ...]], Arithmetic | None]:
@@ -533,7 +578,13 @@ def _setp(words: tuple[str, ...]) -> Arithmetic | None:
 def _selp(words: tuple[str, ...]) -> Arithmetic | None:
     if len(words) != 1 or _bits_or_none(words[0]) not in (16, 32, 64):
         return None
-    return Arithmetic(lambda a, b, p: np.where(p, a, b), (words[0], words[0], "pred"), words[0], kind="compare")
+
+    def undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+        chosen = np.where(values[2], masks[0], masks[1])
+        return np.where(masks[2], chosen.dtype.type(np.iinfo(chosen.dtype).max), chosen)
+
+    kinds = (words[0], words[0], "pred")
+    return Arithmetic(lambda a, b, p: np.where(p, a, b), kinds, words[0], kind="compare", undefined=undefined)
 
 
 def _bits_or_none(kind: str) -> int | None:
@@ -586,7 +637,13 @@ def _between_integers(result: str, source: str, saturate: bool) -> Arithmetic:
             values = np.clip(values, max(limits.min, own.min), min(limits.max, own.max))
         return values.astype(_view(result)).view(UNSIGNED[_bits(result)])
 
-    return Arithmetic(run, (source,), result, signed=result[0] == "s", kind="convert")
+    def undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
+        return run(masks[0])
+
+    signed = result[0] == "s"
+    # Where values are cut or extended alone, so is what is undefined of them.
+    moves = None if saturate else undefined
+    return Arithmetic(run, (source,), result, signed=signed, kind="convert", undefined=moves)
 
 
 def _to_integer(result: str, source: str, rounding: str) -> Arithmetic:
@@ -643,10 +700,10 @@ _MAKERS: dict[str, Callable[[tuple[str, ...]], Arithmetic | None]] = {
     "max": _extreme(np.maximum, np.fmax, largest=True),
     "neg": _sign(np.negative, lambda a, sign: a ^ sign),
     "abs": _sign(np.abs, lambda a, sign: a & ~sign),
-    "and": _logic(np.bitwise_and),
-    "or": _logic(np.bitwise_or),
-    "xor": _logic(np.bitwise_xor),
-    "not": _logic(np.invert, 1),
+    "and": _logic(np.bitwise_and, 2, _and_undefined),
+    "or": _logic(np.bitwise_or, 2, _or_undefined),
+    "xor": _logic(np.bitwise_xor, 2, _bitwise_undefined),
+    "not": _logic(np.invert, 1, _bitwise_undefined),
     "shl": _shl,
     "shr": _shr,
     "prmt": _prmt,

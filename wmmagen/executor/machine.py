@@ -1,7 +1,8 @@
 """The state of a launch while it runs: registers of all lanes, memory, and what the instructions of a warp share.
 
 A register is one array over all lanes of the launch, or one scalar where every lane has the same value. Beside it stands
-which lanes hold something undefined; None where none does, which is nearly always.
+what of it is undefined: None for nothing, which is nearly always so; flags for whole lanes; or a mask of bits, because
+compilers leave bits undefined that a later instruction ignores.
 """
 
 from __future__ import annotations
@@ -23,6 +24,21 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 _TILES_KEPT = 256
+
+
+def flagged(state: Any) -> Any:
+    """Which lanes have an undefined bit."""
+    return state if state.dtype == np.bool_ else state != 0
+
+
+def as_bits(state: Any, value: Any) -> Any:
+    """A state of undefinedness, None included, as a mask of the bits of ``value``."""
+    kind = value.dtype.type
+    if state is None:
+        return kind(0)
+    if state.dtype == value.dtype:
+        return state
+    return np.where(flagged(state), ~kind(0), kind(0))
 
 
 class Copies:
@@ -177,28 +193,15 @@ class Machine:
         old = self.undefined[register]
         if undefined is None and old is None:
             return
-        both = np.where(self.mask, np.False_ if undefined is None else undefined, np.False_ if old is None else old)
+        both = np.where(self.mask, as_bits(undefined, value), as_bits(old, value))
         self.undefined[register] = both if both.any() else None
-
-    def put_lanes(self, register: int, lanes: Array, values: Array, undefined: Mask | None) -> None:
-        """Write a register of some lanes; arrays are for these lanes only."""
-        if lanes is self.every:
-            self.put(register, values, undefined)
-            return
-        spread = np.zeros(self.order.lanes, values.dtype)
-        spread[lanes] = values
-        wrong = None
-        if undefined is not None:
-            wrong = np.zeros(self.order.lanes, np.bool_)
-            wrong[lanes] = undefined
-        self.put(register, spread, wrong)
 
     def undefined_in(self, register: int, lanes: Array) -> Mask | None:
         """Which of the lanes hold something undefined; None for none."""
         state = self.undefined[register]
         if state is None:
             return None
-        found = self.full(state)[lanes]
+        found = self.full(flagged(state))[lanes]
         return found if found.any() else None
 
     def demand_defined(self, register: int, code: str, what: str, statement: Statement) -> None:

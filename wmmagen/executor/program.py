@@ -18,7 +18,7 @@ import numpy as np
 from wmmagen.errors import PtxError
 from wmmagen.executor import alu, control, matrix, memory, ptx
 from wmmagen.executor.alu import UnknownInstruction
-from wmmagen.executor.machine import WINDOWS, Copies, Machine
+from wmmagen.executor.machine import WINDOWS, Copies, Machine, as_bits, flagged
 from wmmagen.executor.matrix import Fragment, Move, Values
 from wmmagen.executor.memory import WARP, Space, Who
 from wmmagen.executor.numbers import UNSIGNED, resize
@@ -277,11 +277,12 @@ class _Decoder:
             self.source(operand, kind, statement, wider=wider)
             for operand, kind in zip(statement.operands[1:], found.sources, strict=True)
         ]
-        function = found.function
+        function, rule = found.function, found.undefined
         own = self.bits(statement.operands[0], statement)
         if own != TYPE_BITS[found.result]:
             function = _widened(function, own, signed=found.signed)
-        return _computes(function, target, sources), found.kind
+            rule = None if rule is None else _widened(rule, own, signed=found.signed)
+        return _computes(function, target, sources, rule), found.kind
 
     def mov(self, statement: Statement) -> tuple[Step, str]:
         """Copies, and packs or unpacks vectors."""
@@ -309,7 +310,7 @@ class _Decoder:
                 packed = packed | (value.astype(wide) << wide(place * width))  # type: ignore[call-arg]
             return packed
 
-        return _computes(pack, to, parts)
+        return _computes(pack, to, parts, lambda values, masks: pack(*masks))
 
     def _unpack(self, target: ptx.Vector, source: Operand, kind: str, statement: Statement) -> Step:
         bits = TYPE_BITS[kind]
@@ -323,9 +324,12 @@ class _Decoder:
         ]
 
         def step(machine: Machine) -> None:
-            value, undefined = machine.registers[number], machine.undefined[number]
+            value, state = machine.registers[number], machine.undefined[number]
+            mask = None if state is None else as_bits(state, value)
             for place, to in targets:
-                machine.put(to, (value >> wide(place * width)).astype(narrow), undefined)  # type: ignore[call-arg]
+                shift = wide(place * width)  # type: ignore[call-arg]
+                wrong = None if mask is None else (mask >> shift).astype(narrow)
+                machine.put(to, (value >> shift).astype(narrow), None if wrong is None or not wrong.any() else wrong)
 
         return step
 
@@ -532,31 +536,49 @@ def _widened(function: alu.Function, bits: int, *, signed: bool) -> alu.Function
 
 
 def _either(states: Sequence[Any]) -> Any:
-    """Undefined where one of them is; None where none is."""
+    """The lanes for which one of the states is undefined; None where none is."""
     found = None
     for state in states:
         if state is not None:
-            found = state if found is None else found | state
+            flags = flagged(state)
+            found = flags if found is None else found | flags
     return found
 
 
-def _computes(function: alu.Function, target: int, sources: Sequence[int]) -> Step:
+_Undefined = Callable[[Sequence[Any], Sequence[Any]], Any]
+
+
+def _computes(function: alu.Function, target: int, sources: Sequence[int], rule: _Undefined | None = None) -> Step:
+    """An instruction from ``sources`` to ``target``; ``rule`` says which bits of the result are undefined."""
+
+    def spoiled(machine: Machine) -> Any:
+        states = [machine.undefined[number] for number in sources]
+        if rule is None:
+            return _either(states)
+        values = [machine.registers[number] for number in sources]
+        mask = rule(values, [as_bits(state, value) for state, value in zip(states, values, strict=True)])
+        return mask if mask.any() else None
+
     if len(sources) == 2:
         left, right = sources
 
         def binary(machine: Machine) -> None:
             registers, undefined = machine.registers, machine.undefined
-            value = function(registers[left], registers[right])
-            u, v = undefined[left], undefined[right]
-            machine.put(target, value, v if u is None else u if v is None else u | v)
+            defined = undefined[left] is None and undefined[right] is None
+            wrong = None if defined else spoiled(machine)
+            machine.put(target, function(registers[left], registers[right]), wrong)
 
         return binary
     numbers = tuple(sources)
 
     def step(machine: Machine) -> None:
-        registers = machine.registers
-        value = function(*[registers[number] for number in numbers])
-        machine.put(target, value, _either([machine.undefined[number] for number in numbers]))
+        registers, undefined = machine.registers, machine.undefined
+        wrong = None
+        for number in numbers:
+            if undefined[number] is not None:
+                wrong = spoiled(machine)
+                break
+        machine.put(target, function(*[registers[number] for number in numbers]), wrong)
 
     return step
 
@@ -958,7 +980,7 @@ def _multiplies(statement: Statement, product: matrix.Product, registers: list[l
             return
         operands = [_tile(machine, *each) for each in zip(sources, fragments, strict=True)]
         bits = matrix.multiply(product, *operands)
-        undefined = _either([machine.undefined[number] for numbers in sources for number in numbers])
+        undefined = _either([machine.undefined[number] for group in sources for number in group])
         if undefined is not None:
             # A lane's undefined register is some element of its warp's tiles, and those reach all of D.
             spoiled = machine.full(undefined).reshape(-1, WARP).any(axis=1)
