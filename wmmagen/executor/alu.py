@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wmmagen.executor import numbers
 from wmmagen.executor.numbers import SIGNED, UNSIGNED, from_float, to_float
 from wmmagen.executor.ptx import TYPE_BITS
 
-Array = npt.NDArray[Any]
+#: An array of NumPy, or one of its scalars where all lanes have one value; its type checker knows no word for both.
+Array = Any
 Function = Callable[..., Array]
 
 
@@ -82,7 +82,7 @@ def _plain(kind: str) -> bool:
     return kind[0] == "b" and kind[1:].isdigit() and _bits(kind) > 8
 
 
-def _view(kind: str) -> type[np.generic]:
+def _view(kind: str) -> Any:
     return SIGNED[_bits(kind)] if kind[0] == "s" else UNSIGNED[_bits(kind)]
 
 
@@ -138,7 +138,7 @@ def _floating(words: tuple[str, ...], count: int, compute: Function, *, rounds: 
 
 
 def _sum_like(compute: Function) -> Callable[[tuple[str, ...]], Arithmetic | None]:
-    """add and sub: wrap in integers, round in floating point."""
+    """Add and sub: wrap in integers, round in floating point."""
 
     def make(words: tuple[str, ...]) -> Arithmetic | None:
         if words[-1] in _FLOAT_TYPES or words[-1] in _PACKED:
@@ -268,7 +268,7 @@ def _extreme(pick: Function, pick_float: Function, *, largest: bool) -> Callable
 
 
 def _sign(compute: Function, mask: Callable[[Array, Any], Array]) -> Callable[[tuple[str, ...]], Arithmetic | None]:
-    """neg and abs: of integers, and of floating point numbers by their sign bit alone."""
+    """Neg and abs: of integers, and of floating point numbers by their sign bit alone."""
 
     def make(words: tuple[str, ...]) -> Arithmetic | None:
         if len(words) != 1:
@@ -278,7 +278,7 @@ def _sign(compute: Function, mask: Callable[[Array, Any], Array]) -> Callable[[t
             return _of_ints(kind, 1, compute)
         if kind in _FLOAT_TYPES or kind in _PACKED:
             unsigned = UNSIGNED[_bits(kind)]
-            sign = unsigned(0x80008000 if kind in _PACKED else 1 << _bits(kind) - 1)  # type: ignore[call-arg]
+            sign = unsigned(0x80008000 if kind in _PACKED else 1 << _bits(kind) - 1)
             return Arithmetic(lambda a: mask(a, sign), (kind,), kind, kind="float")
         return None
 
@@ -359,7 +359,7 @@ def _prmt(words: tuple[str, ...]) -> Arithmetic | None:
 
     def run(a: Array, b: Array, selector: Array) -> Array:
         both = a.astype(np.uint64) | (b.astype(np.uint64) << np.uint64(32))
-        result = np.uint32(0)
+        result: Any = np.uint32(0)
         for place in range(4):
             choice = (selector >> np.uint32(4 * place)) & np.uint32(15)
             byte = (both >> ((choice & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint8)
@@ -548,14 +548,14 @@ def _compares(name: str, kind: str) -> Function | None:
     if name in ("num", "nan"):
         return lambda a, b: (np.isnan(to_float(a, kind)) | np.isnan(to_float(b, kind))) == (name == "nan")
     unordered = name.endswith("u") and name[:-1] in ("eq", "ne", "lt", "le", "gt", "ge")
-    compare = _COMPARISONS.get(name[:-1] if unordered else name)
-    if compare is None or name in ("lo", "ls", "hi", "hs"):
+    ordered = _COMPARISONS.get(name[:-1] if unordered else name)
+    if ordered is None or name in ("lo", "ls", "hi", "hs"):
         return None
 
     def run(a: Array, b: Array) -> Array:
         x, y = to_float(a, kind), to_float(b, kind)
         nan = np.isnan(x) | np.isnan(y)
-        return np.where(nan, np.bool_(unordered), compare(x, y))
+        return np.where(nan, np.bool_(unordered), ordered(x, y))
 
     return run
 
@@ -572,7 +572,8 @@ def _setp(words: tuple[str, ...]) -> Arithmetic | None:
     join = _JOINS.get(words[1])
     if join is None:
         return None
-    return Arithmetic(lambda a, b, p: join(compare(a, b), p), (kind, kind, "pred"), "pred", kind="compare")
+    both = compare
+    return Arithmetic(lambda a, b, p: join(both(a, b), p), (kind, kind, "pred"), "pred", kind="compare")
 
 
 def _selp(words: tuple[str, ...]) -> Arithmetic | None:
@@ -593,7 +594,7 @@ def _bits_or_none(kind: str) -> int | None:
 
 # Conversions ---------------------------------------------------------------------------------------------------------
 
-_ROUNDINGS: dict[str, Function] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_ROUNDINGS: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def _cvt(words: tuple[str, ...]) -> Arithmetic | None:

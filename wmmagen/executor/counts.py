@@ -1,7 +1,7 @@
 """How much a launch moved and computed, counted as the hardware's own counters count.
 
-Wavefronts and sectors follow the published access rules: a warp's accesses to shared memory of up to 4 bytes per lane are
-one group, of 8 bytes two groups of 16 lanes, of 16 bytes four groups of 8; a group takes as many wavefronts as its
+Wavefronts and sectors follow the published access rules: a warp's accesses to shared memory of up to 4 bytes per lane
+are one group, of 8 bytes two groups of 16 lanes, of 16 bytes four groups of 8; a group takes as many wavefronts as its
 busiest bank has different words. Global accesses move sectors of 32 bytes, each once per request.
 Source: CUDA C++ Programming Guide, "Compute Capabilities", shared and global memory; Nsight Compute, "Metrics Guide".
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities

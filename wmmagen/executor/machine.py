@@ -1,8 +1,8 @@
 """The state of a launch while it runs: registers of all lanes, memory, and what the instructions of a warp share.
 
-A register is one array over all lanes of the launch, or one scalar where every lane has the same value. Beside it stands
-what of it is undefined: None for nothing, which is nearly always so; flags for whole lanes; or a mask of bits, because
-compilers leave bits undefined that a later instruction ignores.
+A register is one array over all lanes of the launch, or one scalar where every lane has the same value. Beside it
+stands what of it is undefined: None for nothing, which is nearly always so; flags for whole lanes; or a mask of bits,
+because compilers leave bits undefined that a later instruction ignores.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Machine:
     def lanes(self) -> Array:
         """The numbers of the lanes that run."""
         if self._lanes is None:
-            self._lanes = np.flatnonzero(self.mask)
+            self._lanes = np.flatnonzero(self.full(self.mask))
         return self._lanes
 
     def _who(self, lanes: Array) -> Who:
@@ -307,7 +307,7 @@ class Machine:
         spread = np.full(self.order.lanes, ABSENT, np.int64)
         spread[lanes] = values
         rows = spread.reshape(-1, WARP)
-        return rows[(rows != ABSENT).any(axis=1)]
+        return np.asarray(rows[(rows != ABSENT).any(axis=1)])
 
     def count_access(self, space: Space, flat: Array, nbytes: int, *, stores: bool) -> None:
         """Count accesses of ``nbytes`` at places (warps × lanes)."""

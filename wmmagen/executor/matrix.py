@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wmmagen import instructions
 from wmmagen.dtypes import ELEMENT_TYPES
@@ -25,7 +24,8 @@ from wmmagen.executor import numbers
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.instructions import Instruction
 
-Array = npt.NDArray[Any]
+#: An array of NumPy, or one of its scalars where all lanes have one value; its type checker knows no word for both.
+Array = Any
 
 _WARP = 32
 _REGISTER_BITS = 32
@@ -80,7 +80,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Move:
-    """A ``wmma.load`` or ``wmma.store``: the fragment, the layout in memory, and the state space or empty for generic."""
+    """A ``wmma.load`` or ``wmma.store``: the fragment, the layout in memory, and the state space, empty for generic."""
 
     fragment: Fragment
     letter: str
@@ -297,8 +297,8 @@ def multiply(product: Product, a: Values, b: Values, c: Values) -> Array:
 def _summed(a: Array, b: Array, c: Array, *, double: bool) -> Array:
     """A·B + C rounded to odd in float64, or for f64 to nearest.
 
-    Each step keeps its rounding error. Where all errors are 0 the float64 sum is exact; the few other elements are summed
-    again in integers of any size.
+    Each step keeps its rounding error. Where all errors are 0 the float64 sum is exact; the few other elements are
+    summed again in integers of any size.
     """
     total = np.array(np.broadcast_to(c, (len(a), a.shape[1], b.shape[2])), copy=True)
     inexact = np.zeros(total.shape, np.bool_)
@@ -331,6 +331,6 @@ def _summed_exactly(left: Array, right: Array, addend: float, *, double: bool) -
 
 
 def _parts(value: float) -> tuple[int, int]:
-    """value = m · 2^e, both whole."""
+    """Value = m · 2^e, both whole."""
     numerator, denominator = value.as_integer_ratio()
     return numerator, -(denominator.bit_length() - 1)

@@ -1,7 +1,7 @@
 """Memory in segments, and what is known of each of its bytes: who touched it last, and whether anything is in it.
 
-Every buffer has addresses of its own, far from those of any other, so that an access that leaves one is out of bounds at
-its first byte. Shared and local memory are windows of the same generic address space. Data lie in flat arrays, for
+Every buffer has addresses of its own, far from those of any other, so that an access that leaves one is out of bounds
+at its first byte. Shared and local memory are windows of the same generic address space. Data lie in flat arrays, for
 shared memory one behind the other for all blocks of the launch.
 
 A :class:`Shadow` keeps for each granule (the narrowest element that the kernel touches in that space) who wrote and who

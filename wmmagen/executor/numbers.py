@@ -14,13 +14,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+#: An array of NumPy, or one of its scalars where all lanes have one value; its type checker knows no word for both.
+Array = Any
 
-UNSIGNED: dict[int, type[np.generic]] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-SIGNED: dict[int, type[np.generic]] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-FLOATS: dict[str, type[np.generic]] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+UNSIGNED: dict[int, Any] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+SIGNED: dict[int, Any] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+FLOATS: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 CANONICAL_NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
 _DOUBLE_BITS = 53
 
@@ -66,7 +66,7 @@ def to_tf32(values: Array) -> Array:
 
 
 def odd_sum(a: Array, b: Array) -> Array:
-    """a + b in float64, rounded to odd: rounding that again to a type of at most 51 bits gives the sum rounded once."""
+    """A + b in float64, rounded to odd: rounding that again to a type of at most 51 bits gives the sum rounded once."""
     total = np.asarray(a + b)
     part = total - a
     error = (a - (total - part)) + (b - part)
@@ -126,7 +126,7 @@ def rounded(numerator: int, denominator: int) -> float:
 
 
 def odd_double(value: int, exponent: int) -> float:
-    """value · 2^exponent as float64, rounded to odd where it has more than 53 bits."""
+    """An integer times 2^exponent as float64, rounded to odd where it has more than 53 bits."""
     surplus = value.bit_length() - _DOUBLE_BITS
     if surplus <= 0:
         return float(np.ldexp(float(value), exponent))

@@ -183,7 +183,16 @@ _NUMBER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
 _FLOAT = re.compile(r"0([fFdD])([0-9a-fA-F]+)")
 _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?")
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?(?:::\w+)*")
-_UNTERMINATED = (".version", ".target", ".address_size", ".file", ".maxnreg", ".minnctapersm", ".reqntid", ".maxnctapersm")
+_UNTERMINATED = (
+    ".version",
+    ".target",
+    ".address_size",
+    ".file",
+    ".maxnreg",
+    ".minnctapersm",
+    ".reqntid",
+    ".maxnctapersm",
+)
 
 
 @lru_cache(maxsize=_PARSED_KEPT)

@@ -1,8 +1,8 @@
 """Which lanes run next: paths, the places where they meet again, and block barriers.
 
 All lanes that stand at the same place run together, whatever warp or block they belong to. Where a branch parts them,
-each side becomes a path, and the sides wait for each other at the branch's immediate post-dominator. That is a matter of
-speed between warps and of meaning within one: where nothing else can run, warps that are complete at a meeting go on
+each side becomes a path, and the sides wait for each other at the branch's immediate post-dominator. That is a matter
+of speed between warps and of meaning within one: where nothing else can run, warps that are complete at a meeting go on
 without the others, so that a warp may pass more barriers than its neighbour did on the same way.
 """
 
@@ -269,7 +269,9 @@ class Scheduler:
 
     def _let_go(self, lanes: Mask, blocks: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
         machine = self._machine
-        everyone = int((~machine.absent[: machine.per_block]).sum()) if machine.absent is not None else machine.per_block
+        everyone = (
+            int((~machine.absent[: machine.per_block]).sum()) if machine.absent is not None else machine.per_block
+        )
         # A barrier of a part of the block orders that part only, which the shadow does not know: it orders nothing.
         machine.order.blocks_meet(blocks[wanted[blocks] == everyone])
         machine.counts.block_barriers += len(blocks)
