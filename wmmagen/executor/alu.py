@@ -581,7 +581,7 @@ def _selp(words: tuple[str, ...]) -> Arithmetic | None:
         return None
 
     def undefined(values: Sequence[Array], masks: Sequence[Array]) -> Array:
-        chosen = np.where(values[2], masks[0], masks[1])
+        chosen: Array = np.where(values[2], masks[0], masks[1])
         return np.where(masks[2], chosen.dtype.type(np.iinfo(chosen.dtype).max), chosen)
 
     kinds = (words[0], words[0], "pred")

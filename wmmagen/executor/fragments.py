@@ -79,12 +79,14 @@ class Mover:
 
     def store(self, machine: Machine) -> None:
         """Run a store."""
-        fragment = self._move.fragment
+        fragment, groups = self._move.fragment, self._groups(machine)
+        if not groups:
+            return
         for number in dict.fromkeys(self._registers):
             machine.demand_defined(number, "poison-stored", "what is stored", self._statement)
         held = np.stack([machine.full(machine.registers[number]) for number in self._registers])
         elements = matrix.gathered(held, fragment, machine.layouts)
-        for warps, space, address, ldm in self._groups(machine):
+        for warps, space, address, ldm in groups:
             element = fragment.bits // 8
             kept, flat = self._places(machine, space, address, warps, ldm)
             if not kept.size:
