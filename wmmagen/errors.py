@@ -17,7 +17,8 @@
     └── Fault                 1   a kernel that ran badly; carries its outcome
         ├── LaunchFault           the launch itself was refused
         ├── TimeoutFault          it did not end within its limit
-        └── CrashFault            it ended the context or the worker process
+        ├── CrashFault            it ended the context or the worker process
+        └── HazardFault           it did what no kernel may do, whatever its values; carries what was found
 
 ``message`` says what was asked and what is wrong, ``fix`` what to do about it.
 """
@@ -150,3 +151,16 @@ class CrashFault(Fault):
     """The kernel ended its context (an illegal address, a trap) or its process."""
 
     outcome = "crash"
+
+
+class HazardFault(Fault):
+    """A race, a read of nothing, a broken alignment: what no kernel may do, whatever its values.
+
+    ``findings`` holds each as it is in ``runs`` of ``validate --json``.
+    """
+
+    outcome = "wrong"
+
+    def __init__(self, message: str, findings: Sequence[dict[str, object]]) -> None:
+        super().__init__(message)
+        self.findings = tuple(findings)

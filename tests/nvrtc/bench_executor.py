@@ -1,7 +1,7 @@
-"""How long the executor takes to check a variant with block tiles of 128x128 on 2x2 blocks and 3 slices of K.
+"""How long the executor takes to check a variant with block tiles of 128x128: 2x2 blocks, 3 slices of K.
 
-Run from the repository's root: ``python tests/nvrtc/bench_executor.py [VARIANTS]``. Prints the median and the slowest of
-the launches: the first one, which reads and decodes the PTX, and the following one. Compiling is not counted.
+Run from the repository's root: ``python tests/nvrtc/bench_executor.py [VARIANTS]``. Prints the median and the slowest
+of the launches: the first one, which reads and decodes the PTX, and the following one. Compiling is not counted.
 """
 
 from __future__ import annotations

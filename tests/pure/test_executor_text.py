@@ -132,7 +132,7 @@ def test_a_changed_character_never_hangs_nor_breaks_the_reader(place: int, sign:
 
 def test_a_launch_that_is_not_the_kernels() -> None:
     out = np.zeros(32, np.uint32)
-    with pytest.raises(PtxError, match=r"no kernel q"):
+    with pytest.raises(LaunchFault, match=r"no kernel q"):
         executor.launch(WHOLE, "q", (1, 1, 1), (32, 1, 1), [], 0)
     for args, threads, words in (
         ([], 32, "takes 1 arguments"),

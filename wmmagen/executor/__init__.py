@@ -95,7 +95,7 @@ def launch(
 
     Raises:
         PtxError: the text cannot be read, or has an instruction that is not known; names it and its line.
-        LaunchFault: the launch is not the kernel's: sizes, arguments.
+        LaunchFault: the launch is not the kernel's: symbol, sizes, arguments.
         TimeoutFault: it did not end within ``budget`` instructions or ``limit_s`` seconds.
     """
     program = load(ptx, entry)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from wmmagen.errors import PtxError
+from wmmagen.errors import LaunchFault, PtxError
 from wmmagen.executor import alu, control, fragments, matrix, ptx, steps
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import WINDOWS
@@ -87,12 +87,13 @@ def load(text: str, entry: str) -> Program:
     """Read and decode a kernel.
 
     Raises:
-        PtxError: the text holds no such kernel, does not follow the grammar, or has an instruction that is not known;
-            names the instruction and its line.
+        LaunchFault: the text holds no such kernel.
+        PtxError: it does not follow the grammar, or has an instruction that is not known; names the instruction and its
+            line.
     """
     module = ptx.parse(text)
     if entry not in module.kernels:
-        raise PtxError(f"the PTX has no kernel {entry}; it has {', '.join(module.kernels) or 'none'}")
+        raise LaunchFault(f"the PTX has no kernel {entry}; it has {', '.join(module.kernels) or 'none'}")
     return _Decoder(module, module.kernels[entry]).program()
 
 
