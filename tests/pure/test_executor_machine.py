@@ -387,6 +387,13 @@ def test_a_warp_barrier_that_is_not_reached_by_all() -> None:
     assert codes(run(body.format(mask=0xFFFF), OUT)) == set()
 
 
+def test_a_copy_to_nowhere_is_no_copy() -> None:
+    body = "  mov.u32 %r11, 0;\n  cp.async.ca.shared.global [%r11], [%d10], 4;\n  cp.async.wait_all;"
+    assert codes(run(body, OUT)) == {"out-of-bounds"}
+    beyond = COPY.replace("[%d10+128]", "[%d10+4096]").format(left=0, second="")
+    assert codes(run(beyond, OUT, shared=SHARED, shared_bytes=256)) == {"out-of-bounds"}
+
+
 def test_findings_are_counted_not_repeated() -> None:
     body = "  mov.u32 %r9, 0;\n$L_a:\n  st.global.b32 [%d0], %r9;\n  add.u32 %r9, %r9, 1;\n"
     got = run(body + "  setp.lt.u32 %p0, %r9, 10;\n  @%p0 bra $L_a;", OUT, blocks=2)

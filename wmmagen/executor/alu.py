@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,15 @@ class Arithmetic:
     undefined: Callable[[Sequence[Array], Sequence[Array]], Array] | None = None
 
 
+#: Kernels use some hundred different instructions.
+_DECODED_KEPT = 1024
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
+_INTEGERS = frozenset(f"{sign}{bits}" for sign in "us" for bits in (16, 32, 64))
+_PLAINS = frozenset(("b16", "b32", "b64"))
 _PACKED = {"f16x2": "f16", "bf16x2": "bf16"}
 
 
+@lru_cache(maxsize=_DECODED_KEPT)
 def decode(words: tuple[str, ...]) -> Arithmetic:
     """The arithmetic of an instruction.
 
@@ -75,11 +81,11 @@ def _bits(kind: str) -> int:
 
 
 def _integer(kind: str) -> bool:
-    return kind[0] in "us" and kind[1:].isdigit() and _bits(kind) > 8
+    return kind in _INTEGERS
 
 
 def _plain(kind: str) -> bool:
-    return kind[0] == "b" and kind[1:].isdigit() and _bits(kind) > 8
+    return kind in _PLAINS
 
 
 def _view(kind: str) -> Any:
@@ -274,7 +280,7 @@ def _sign(compute: Function, mask: Callable[[Array, Any], Array]) -> Callable[[t
         if len(words) != 1:
             return None
         kind = words[0]
-        if kind[0] == "s" and _integer(kind):
+        if _integer(kind) and kind[0] == "s":
             return _of_ints(kind, 1, compute)
         if kind in _FLOAT_TYPES or kind in _PACKED:
             unsigned = UNSIGNED[_bits(kind)]
@@ -430,7 +436,7 @@ def _lop3(words: tuple[str, ...]) -> Arithmetic | None:
 
 
 def _shf(words: tuple[str, ...]) -> Arithmetic | None:
-    if len(words) != 3 or words[0] not in "lr" or words[1] not in ("wrap", "clamp") or words[2] != "b32":
+    if len(words) != 3 or words[0] not in ("l", "r") or words[1] not in ("wrap", "clamp") or words[2] != "b32":
         return None
     left, wraps = words[0] == "l", words[1] == "wrap"
 

@@ -217,6 +217,8 @@ class Machine:
         self, space: Space, address: Array, lanes: Array, nbytes: int, statement: Statement
     ) -> tuple[Array, Array]:
         """Places of accesses in a space, and the lanes whose access can be made; reports the others."""
+        if not lanes.size:
+            return address, lanes
         flat, inside = space.locate(address, lanes, nbytes)
         if inside is not None:
             self._report_outside(space, address, lanes, inside, nbytes, statement)

@@ -140,6 +140,7 @@ class Kernel:
     statements: list[Statement] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     max_threads: int = 0
+    _widths: dict[str, int] = field(default_factory=dict)
 
     def bits_of(self, register: Register, line: int) -> int:
         """Bits of a register.
@@ -147,6 +148,12 @@ class Kernel:
         Raises:
             PtxError: it is not declared.
         """
+        known = self._widths.get(register.name)
+        if known is None:
+            known = self._widths[register.name] = self._declared(register, line)
+        return known
+
+    def _declared(self, register: Register, line: int) -> int:
         own = self.registers.get(register.name)
         if own is not None:
             return own
@@ -221,6 +228,8 @@ class _Reader:
         self._pending = ""
         self._started = 0
         self._skipping = 0
+        # What operands in the kernel's own scope are, by their text: most are written many times.
+        self._known: dict[str, Operand] = {}
 
     def module(self) -> Module:
         for number, line in enumerate(self._lines, 1):
@@ -285,6 +294,7 @@ class _Reader:
             raise PtxError(f"PTX line {number}: a kernel inside of a kernel")
         self._kernel, self._main_file, self._source_line = Kernel(match[1], number), 0, 0
         self._header = " "
+        self._known.clear()
         self._read_header(words[match.end() :], number)
 
     def _read_header(self, words: str, number: int) -> None:
@@ -399,6 +409,7 @@ class _Reader:
 
     def _registers(self, kind: str, names: str, number: int) -> None:
         kernel = self._inside(number)
+        self._known.clear()
         if kind not in TYPE_BITS:
             raise PtxError(f"PTX line {number}: .{kind} is no type of a register")
         for name in (part.strip() for part in names.split(",")):
@@ -419,6 +430,14 @@ class _Reader:
         return Register(name)
 
     def _operand(self, text: str, number: int) -> Operand:
+        if len(self._scopes) != 1:
+            return self._read_operand(text, number)
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._read_operand(text, number)
+        return found
+
+    def _read_operand(self, text: str, number: int) -> Operand:
         if text[0] == "[":
             return self._address(text, number)
         if text[0] == "{":
