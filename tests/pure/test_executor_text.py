@@ -91,6 +91,7 @@ def test_a_vector_load_of_a_parameter_and_an_initialized_variable() -> None:
         (kernel("  add.s32 %d4, %r5, %r6;"), FIRST_LINE, "64 bits"),
         (kernel("  ld.global.b32 %r4, %r5;"), FIRST_LINE, "no address"),
         (kernel("  mov.u32 %r4, 12abc;"), FIRST_LINE, "no number"),
+        (kernel("  mov.u32 %r4, 028;"), FIRST_LINE, "no number"),
         (kernel("  mov.u32 %r4, %clock;"), FIRST_LINE, "%clock"),
         (kernel("  Call me;"), FIRST_LINE, "no instruction"),
         (kernel("  cp.async.bulk.shared.global [%r4], [%d0], 16;"), FIRST_LINE, "cp.async.bulk"),

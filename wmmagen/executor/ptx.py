@@ -186,7 +186,7 @@ _VARIABLE = re.compile(
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*?(?:\.align\s+\d+\s+)?"
                         r"([\w$%]+)\s*(?:\[(\d+)\])?")  # fmt: skip
 _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)")
-_NUMBER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+_NUMBER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?")
 _FLOAT = re.compile(r"0([fFdD])([0-9a-fA-F]+)")
 _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?")
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*(?:\.[xyzw])?(?:::\w+)*")
