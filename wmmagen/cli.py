@@ -50,7 +50,7 @@ ArchName = Annotated[
 Size = Annotated[str | None, typer.Option("--problem", metavar="MxNxK", help="A problem size; one number is the cube.")]
 StrictIsa = Annotated[bool, typer.Option("--strict-isa", help="Also demand the alignment of the PTX ISA.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
-BackendKind = Annotated[str, typer.Option("--backend", help="auto or gpu.")]
+BackendKind = Annotated[str, typer.Option("--backend", help="auto, gpu, cpu or none.")]
 Symbol = Annotated[str | None, typer.Option("--symbol", help="The exported function [the kernel's name].")]
 
 

@@ -10,13 +10,15 @@
     │   └── StudyError            a study that is not there, or does not hold what was asked
     ├── AnswerIsNo            1   the work ran, and its answer is no
     │   ├── CompileError          the compiler refused the source; carries its log
-    │   └── DisassemblyError      machine code that could not be read
+    │   ├── DisassemblyError      machine code that could not be read
+    │   └── PtxError              PTX that could not be read, or holds what the executor does not know
     ├── OutOfTime             1   the time that was given ended before the work did
     ├── MissingPiece          3   the machine lacks something; says how to get it
     └── Fault                 1   a kernel that ran badly; carries its outcome
         ├── LaunchFault           the launch itself was refused
         ├── TimeoutFault          it did not end within its limit
-        └── CrashFault            it ended the context or the worker process
+        ├── CrashFault            it ended the context or the worker process
+        └── HazardFault           it did what no kernel may do, whatever its values; carries what was found
 
 ``message`` says what was asked and what is wrong, ``fix`` what to do about it.
 """
@@ -106,6 +108,12 @@ class DisassemblyError(AnswerIsNo):
     kind = "disassembly"
 
 
+class PtxError(AnswerIsNo):
+    """PTX that does not follow its grammar, or an instruction that the executor does not know; says in which line."""
+
+    kind = "ptx"
+
+
 class OutOfTime(WmmagenError):
     """The time that was given ended before the work did. Nothing of it is kept."""
 
@@ -143,3 +151,16 @@ class CrashFault(Fault):
     """The kernel ended its context (an illegal address, a trap) or its process."""
 
     outcome = "crash"
+
+
+class HazardFault(Fault):
+    """A race, a read of nothing, a broken alignment: what no kernel may do, whatever its values.
+
+    ``findings`` holds each as it is in ``runs`` of ``validate --json``.
+    """
+
+    outcome = "wrong"
+
+    def __init__(self, message: str, findings: Sequence[dict[str, object]]) -> None:
+        super().__init__(message)
+        self.findings = tuple(findings)

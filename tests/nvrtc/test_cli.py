@@ -39,6 +39,8 @@ FEW = "warps=2x2,k_steps=2,copy=ld"
 SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", FEW]
 #: No file system has such a name; who only asks whether it is there gets an error, too.
 TOO_LONG = "a" * 300
+#: The same where running is not what is tested.
+COMPILES = [*SWEEP, "--backend", "none"]
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +127,6 @@ def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
         (["emit", "", "--to", "out", "--symbol", "return", "--arch", "sm_75"], "config", "letter"),
         (["sweep", "--exhaustive", "--trials", "3", "--arch", "sm_75"], "request", "one of them"),
         (["sweep", "--arch", "sm_75", "--problem", "100"], "request", "fix"),
-        (["sweep", "--arch", "sm_75", "--backend", "cpu"], "config", "auto"),
         (["sweep", "--arch", "sm_75", "--fix", FEW, "--storage", TOO_LONG], "study", "a path that can be written"),
         (["sweep", "--arch", "sm_75", "--fix", FEW, "--generated", "/dev/null/x"], "request", "another folder"),
         (["sweep", "--arch", "sm_75", "--jobs", "1000000"], "usage", "--jobs"),
@@ -134,6 +135,7 @@ def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
         (["validate", "", "--arch", "sm_75", "--pattern", "x"], "config", "positions"),
         (["validate", "epilogue=linear", "--arch", "sm_75", "--alpha", "0.1"], "config", "powers of two"),
         (["space", "--arch", "sm_75", "--list", "9" * 5000], "request", "whole number"),
+        (["sweep", "--arch", "sm_75", "--backend", "tpu"], "config", "auto"),
         (["nonsense"], "usage", "--help"),
         (["check"], "usage", "--help"),
         (["check", "", "--no-such-option"], "usage", "--help"),
@@ -194,8 +196,8 @@ def test_no_cache_writes_none(ask: Callable[..., Answer], monkeypatch: pytest.Mo
     assert not Path("kept").exists()
 
 
-def test_validate_without_a_gpu_lacks_a_piece(ask: Callable[..., Answer], no_gpu: None) -> None:
-    for backend in ("auto", "gpu"):
+def test_validate_where_nothing_may_run_it_lacks_a_piece(ask: Callable[..., Answer], no_gpu: None) -> None:
+    for backend in ("none", "gpu"):
         status, document, _ = ask("validate", "", "--arch", "sm_75", "--backend", backend)
         assert status == 3
         assert document["error"]["kind"] == "missing"
@@ -317,8 +319,24 @@ def test_a_toml_file_is_a_configuration(ask: Callable[..., Answer]) -> None:
 # sweep
 
 
-def test_a_sweep_without_a_gpu_calls_nothing_best(ask: Callable[..., Answer], no_gpu: None) -> None:
-    status, document, aside = ask(*SWEEP, "--trials", "4")
+def test_validate_without_a_gpu_runs_on_the_cpu(ask: Callable[..., Answer], no_gpu: None) -> None:
+    status, document, aside = ask("validate", "warps=1x1,frags=1x1", "--arch", "sm_90")
+    assert (status, document["backend"], document["exact"]) == (0, "cpu", True)
+    assert aside.startswith("backend cpu: CPU executor runs the PTX of sm_90 kernels")
+    assert {len(run["findings"]) for run in document["runs"]} == {0}
+
+
+def test_a_sweep_without_a_gpu_is_checked_on_the_cpu_and_calls_nothing_best(
+    ask: Callable[..., Answer], no_gpu: None
+) -> None:
+    status, document, _ = ask(*SWEEP, "--trials", "2")
+    assert (status, document["backend"], document["best"]) == (0, "cpu", None)
+    assert document["outcomes"]["ok"] == 2
+    assert document["leading"]
+
+
+def test_a_sweep_that_only_compiles_calls_nothing_best(ask: Callable[..., Answer], no_gpu: None) -> None:
+    status, document, aside = ask(*SWEEP, "--backend", "none", "--trials", "4")
     assert status == 0
     assert document["backend"] == "none"
     assert document["best"] is None
@@ -441,16 +459,16 @@ def test_a_foreign_card_validates_and_calls_nothing_best(
 def test_a_study_begun_without_a_gpu_is_tried_again_on_one(
     ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, compiled, _ = ask(*SWEEP, "--trials", "3")
+    _, compiled, _ = ask(*COMPILES, "--trials", "3")
     assert (compiled["new"], compiled["best"]) == (3, None)
     monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(), arch))
-    _, timed, _ = ask(*SWEEP, "--trials", "3")
+    _, timed, _ = ask(*COMPILES, "--trials", "3")
     assert timed["new"] == 3
     assert timed["outcomes"]["ok"] == 3
     assert timed["outcomes"]["unverified"] == 0  # each candidate counts once, as what is known of it last
     assert timed["best"] is not None
     monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(device="another card (sm_75)"), arch))
-    _, other, _ = ask(*SWEEP, "--trials", "1")
+    _, other, _ = ask(*COMPILES, "--trials", "1")
     assert other["new"] == 1
 
 
@@ -522,7 +540,9 @@ def test_the_records_are_the_same_however_many_processes_compile(
     )
     few = ["--fix", fixed]
     for jobs in ("1", "3"):
-        status, document, _ = ask(*SWEEP[:-2], *few, *how, "--jobs", jobs, "--study", f"jobs{jobs}")
+        status, document, _ = ask(
+            *SWEEP[:-2], *few, "--backend", "none", *how, "--jobs", jobs, "--study", f"jobs{jobs}"
+        )
         assert (status, document["outcomes"]["unverified"]) == (0, document["new"])
     assert document["new"] >= 6
     assert records("jobs1") == records("jobs3")
@@ -541,9 +561,9 @@ def test_a_second_sweep_compiles_nothing_anew(
     ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(cache.VARIABLE, "kept")
-    ask(*SWEEP, "--trials", "4", "--study", "one")
+    ask(*COMPILES, "--trials", "4", "--study", "one")
     monkeypatch.setattr(foundry.Foundry, "_ask", lambda *_: pytest.fail("asked a compiler"))
-    ask(*SWEEP, "--trials", "4", "--study", "other")
+    ask(*COMPILES, "--trials", "4", "--study", "other")
     one, other = (tune.find_study(study).records() for study in ("one", "other"))
     assert one == other  # the seconds of the compiler included
 
@@ -552,14 +572,14 @@ def test_a_compilation_that_does_not_end_costs_one_candidate(
     ask: Callable[..., Answer], no_gpu: None, the_third_never_ends: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "Foundry", functools.partial(foundry.Foundry, limit_s=5.0))
-    status, document, _ = ask(*SWEEP, "--trials", "4")
+    status, document, _ = ask(*COMPILES, "--trials", "4")
     assert (status, document["outcomes"]["compile"], document["outcomes"]["unverified"]) == (0, 1, 3)
     assert "did not end within 5 s" in records(document["study"])[2].detail
 
 
 def test_a_budget_ends_a_compilation(ask: Callable[..., Answer], no_gpu: None, the_third_never_ends: None) -> None:
     begin = time.monotonic()
-    status, document, _ = ask(*SWEEP, "--trials", "4", "--budget", "8")
+    status, document, _ = ask(*COMPILES, "--trials", "4", "--budget", "8")
     assert (status, document["new"], document["outcomes"]["compile"]) == (0, 2, 0)
     assert 8 <= time.monotonic() - begin < 60
 
@@ -570,7 +590,7 @@ def test_as_a_process_a_signal_ends_every_compiler_and_leaves_no_folder(
 ) -> None:
     places = {"PYTHONPATH": str(Path(wmmagen.__file__).parents[1]), "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen(
-        [sys.executable, "-m", "wmmagen", *SWEEP, "--exhaustive", "--jobs", "3"],
+        [sys.executable, "-m", "wmmagen", *COMPILES, "--exhaustive", "--jobs", "3"],
         env=os.environ | places,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -596,7 +616,7 @@ def test_as_a_process_a_signal_ends_every_compiler_and_leaves_no_folder(
 
 
 def test_a_study_of_something_else_is_refused(ask: Callable[..., Answer], no_gpu: None) -> None:
-    assert ask(*SWEEP, "--trials", "1", "--study", "mine")[0] == 0
+    assert ask(*COMPILES, "--trials", "1", "--study", "mine")[0] == 0
     status, document, _ = ask("sweep", "--arch", "sm_80", "--trials", "1", "--study", "mine")
     assert status == 2
     assert document["error"]["kind"] == "study"

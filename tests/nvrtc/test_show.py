@@ -71,14 +71,14 @@ def test_the_printed_command_finds_a_study_that_lies_elsewhere(
     assert cli.run(["emit", "--best", "my studies/one.db", "--to", "out"]) == 0
 
 
-def test_a_sweep_without_a_card_repeats_its_own_command(
+def test_a_sweep_that_only_compiles_repeats_its_own_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def none(*arguments: object) -> object:
         raise MissingPiece("there is no GPU in this test", "another test")
 
     monkeypatch.setattr(pick, "_best_gpu", none)
-    command = [*SWEEP, "--trials", "2"]
+    command = [*SWEEP, "--trials", "2", "--backend", "none"]
     assert cli.run(command) == 0
     out = capsys.readouterr().out
     assert "UNVERIFIED" in out

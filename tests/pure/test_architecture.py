@@ -61,7 +61,54 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("cuda",),
     ),
-    "backends.pick": (("backends.product", "backends", "backends.gpu", "records", "arch", "errors"), ()),
+    "backends.cpu": (("backends", "executor", "nvrtc", "timing", "arch", "errors"), ()),
+    "backends.pick": (
+        ("backends", "backends.product", "backends.cpu", "backends.gpu", "records", "arch", "errors"),
+        (),
+    ),
+    "executor.numbers": ((), ()),
+    "executor.ptx": (("errors",), ()),
+    "executor.control": (("executor.ptx", "errors"), ()),
+    "executor.findings": ((), ()),
+    "executor.counts": ((), ()),
+    "executor.memory": ((), ()),
+    "executor.alu": (("executor.numbers", "executor.ptx"), ()),
+    "executor.matrix": (("executor.numbers", "executor.alu", "instructions", "dtypes"), ()),
+    "executor.machine": (
+        ("executor.counts", "executor.findings", "executor.matrix", "executor.memory", "executor.ptx"),
+        (),
+    ),
+    "executor.steps": (
+        ("executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.ptx"),
+        (),
+    ),
+    "executor.fragments": (
+        (
+            "executor.machine", "executor.matrix", "executor.memory", "executor.numbers", "executor.ptx",
+            "executor.steps",
+        ),
+        (),
+    ),
+    "executor.program": (
+        (
+            "executor.alu", "executor.control", "executor.fragments", "executor.machine", "executor.matrix",
+            "executor.numbers", "executor.ptx", "executor.steps", "errors",
+        ),
+        (),
+    ),
+    "executor.scheduler": (
+        (
+            "executor.control", "executor.machine", "executor.memory", "executor.program", "executor.ptx", "errors",
+        ),
+        (),
+    ),
+    "executor": (
+        (
+            "executor.counts", "executor.findings", "executor.machine", "executor.memory", "executor.program",
+            "executor.ptx", "executor.scheduler", "errors",
+        ),
+        (),
+    ),
     "records": (("timing",), ()),
     "trial": (
         (

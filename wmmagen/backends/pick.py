@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
+from wmmagen.backends.cpu import CpuBackend
 from wmmagen.backends.product import Library
 from wmmagen.errors import ConfigError, MissingPiece
 from wmmagen.records import Outcome, Record
@@ -15,7 +16,7 @@ from wmmagen.records import Outcome, Record
 if TYPE_CHECKING:
     from wmmagen.backends.gpu import GpuBackend
 
-KINDS = ("auto", "gpu")
+KINDS = ("auto", "gpu", "cpu", "none")
 #: The architecture that is meant where nobody names one and no GPU is here: the oldest that is supported.
 OLDEST = ARCHS[75]
 
@@ -92,6 +93,11 @@ class Place:
                 f"backend none: {self.why}. Kernels are compiled for {self.arch} and not run: "
                 "nothing is validated or timed."
             )
+        if not self.backend.clocked:
+            return (
+                f"backend {self.name}: {self.backend.device} runs the PTX of {self.arch} kernels on small problems: "
+                "verdicts hold, hazards are looked for, nothing is timed."
+            )
         if self.foreign:
             return (
                 f"backend {self.name}: {self.backend.device} runs {self.arch} kernels assembled again for it: "
@@ -107,7 +113,8 @@ def pick(kind: str, arch: Arch) -> Place:
     """The place for kernels of ``arch``.
 
     Args:
-        kind: ``auto`` takes a GPU that can run them, and no backend where there is none; ``gpu`` demands one.
+        kind: ``auto`` takes a GPU that can run them, and the CPU executor where there is none; ``gpu`` demands one,
+            ``cpu`` demands the executor, and ``none`` compiles only.
 
     Raises:
         ConfigError: ``kind`` is none of :data:`KINDS`.
@@ -115,12 +122,16 @@ def pick(kind: str, arch: Arch) -> Place:
     """
     if kind not in KINDS:
         raise ConfigError(f"--backend {kind!r} is not known", f"one of: {' '.join(KINDS)}")
+    if kind == "none":
+        return Place(None, arch, "none was asked for")
+    if kind == "cpu":
+        return Place(CpuBackend(), arch)
     try:
         backend = _best_gpu(arch)
     except MissingPiece as missing:
         if kind == "gpu":
             raise
-        return Place(None, arch, missing.message)
+        return Place(CpuBackend(), arch, missing.message)
     return Place(backend, arch, library=backend.library)
 
 

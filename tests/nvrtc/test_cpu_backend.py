@@ -1,0 +1,88 @@
+"""The CPU backend: verdicts through it, findings in them, and what it does not do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wmmagen import nvrtc, trial
+from wmmagen.arch import ARCHS
+from wmmagen.backends import Launch, Pointer, pick
+from wmmagen.backends.cpu import CpuBackend
+from wmmagen.config import Problem
+from wmmagen.defaults import read_config
+from wmmagen.errors import CrashFault, HazardFault, LaunchFault, MissingPiece, RequestError, TimeoutFault
+from wmmagen.nvrtc import Binary
+from wmmagen.records import Outcome
+from wmmagen.timing import TimingProtocol
+
+SM90 = ARCHS[90]
+CONFIG = read_config("warps=2x2,frags=1x1,k_steps=2,copy=cpasync,stages=3,store=staged", SM90)
+
+
+@pytest.fixture(scope="module")
+def binary() -> Binary:
+    return trial.build(CONFIG, SM90)[1]
+
+
+def test_a_right_kernel_is_validated_on_the_small_problems(binary: Binary) -> None:
+    runs = trial.validate(CONFIG, binary, CpuBackend(), trial.validation_problems(CONFIG))
+    assert len(runs) == len(trial.validation_problems(CONFIG)) + 1
+    assert all(run.exact and run.findings == () for run in runs)
+
+
+def test_a_sweeps_own_problem_is_left_to_cards() -> None:
+    problem = Problem.packed(CONFIG.operation, 4096, 4096, 4096)
+    record = trial.try_out(CONFIG, SM90, problem, CpuBackend(), TimingProtocol())
+    assert (record.outcome, record.timing, record.backend) == (Outcome.OK, None, "cpu")
+    assert record.device == "CPU executor"
+    assert record.runs == len(trial.validation_problems(CONFIG)) + 1
+    assert not record.ranks
+
+
+def test_findings_are_in_the_verdict_even_where_values_are_right(binary: Binary) -> None:
+    source = trial.render(CONFIG, SM90)
+    broken = source.text.replace("__syncthreads();", "", 1)
+    mutant = nvrtc.compile_source(broken, source.kernel, SM90)
+    run = trial.validate(CONFIG, mutant, CpuBackend(), trial.validation_problems(CONFIG))[-1]
+    assert not run.exact
+    assert "race" in run.mismatch
+    first = run.as_json()["findings"][0]  # type: ignore[index]
+    assert (first["code"], first["rule"]) == ("race", "")
+    assert set(first) >= {"message", "ptx_line", "source_line", "block", "warp", "lane", "address", "advice", "count"}
+
+
+def test_faults(binary: Binary) -> None:
+    backend, launch = CpuBackend(), Launch("k", (1, 1, 1), (32, 1, 1), 0, (Pointer(0),))
+    text = ".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 b)\n{{\n.reg .b64 %d<9>;\n{}\nret;\n}}\n"
+    buffers = [np.zeros(64, np.uint8)]
+
+    def run(body: str, **more: float) -> None:
+        backend.run(replace(binary, ptx=text.format(body), entry="k"), launch, buffers, **more)
+
+    run("")
+    with pytest.raises(TimeoutFault):
+        run("$L_a: bra $L_a;", limit_s=0.001)
+    with pytest.raises(CrashFault, match="sin"):
+        run("sin.approx.f32 %d1, %d2;")
+    with pytest.raises(HazardFault, match="poison-stored") as caught:
+        run("ld.param.u64 %d0, [b]; st.global.b64 [%d0], %d1;")
+    assert len(caught.value.findings) == 2
+    with pytest.raises(LaunchFault):
+        backend.run(binary, launch, buffers)
+    with pytest.raises(RequestError, match="clock"):
+        backend.time(binary, launch, buffers, TimingProtocol())
+
+
+def test_who_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: object) -> object:
+        raise MissingPiece("there is no GPU in this test", "another test")
+
+    monkeypatch.setattr(pick, "_best_gpu", none)
+    assert [pick.pick(kind, SM90).name for kind in ("auto", "cpu", "none")] == ["cpu", "cpu", "none"]
+    assert "nothing is timed" in pick.pick("auto", SM90).first_line
+    assert not pick.pick("cpu", SM90).ranks
+    with pytest.raises(MissingPiece):
+        pick.pick("gpu", SM90)

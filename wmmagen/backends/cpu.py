@@ -1,0 +1,109 @@
+"""The backend that runs a kernel's PTX on the CPU, through :mod:`wmmagen.executor`.
+
+It runs in the caller's process: it is Python and cannot crash it, and a kernel that does not end is ended by its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wmmagen import executor
+from wmmagen.arch import Arch
+from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.errors import CrashFault, HazardFault, PtxError, RequestError
+from wmmagen.nvrtc import Binary
+from wmmagen.timing import Comparison, Timing, TimingProtocol
+
+#: Limits are given for cards. What ends on a card within a fraction of a second may take so many times as long here.
+PATIENCE = 6
+
+
+class CpuBackend:
+    """The CPU executor; see :class:`wmmagen.backends.Backend`. It runs kernels of every architecture, and has no clock.
+
+    Args:
+        seed: of the fragment layouts of the first run; every run has other ones.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    @property
+    def name(self) -> str:
+        return "cpu"
+
+    @property
+    def device(self) -> str:
+        return "CPU executor"
+
+    @property
+    def clocked(self) -> bool:
+        return False
+
+    def runs(self, arch: Arch) -> bool:
+        return True
+
+    def foreign(self, arch: Arch) -> bool:
+        return False
+
+    def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
+        """Run the kernel once; see :meth:`wmmagen.backends.Backend.run`.
+
+        Raises:
+            HazardFault: it did what no kernel may do, whatever its values.
+            LaunchFault: it could not be launched.
+            TimeoutFault: it did not end within :data:`PATIENCE` times ``limit_s`` seconds.
+            CrashFault: its PTX holds what the executor does not know.
+        """
+        arguments = [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments]
+        seed, self._seed = self._seed, self._seed + 1
+        try:
+            result = executor.launch(
+                binary.ptx,
+                launch.entry,
+                launch.grid,
+                launch.block,
+                arguments,
+                launch.shared_bytes,
+                buffers=buffers,
+                seed=seed,
+                limit_s=PATIENCE * limit_s,
+            )
+        except PtxError as error:
+            raise CrashFault(error.message, error.fix) from error
+        if result.findings:
+            words = "; ".join(str(finding) for finding in result.findings)
+            raise HazardFault(words, [finding.as_json() for finding in result.findings])
+        return list(result.outputs)
+
+    def time(
+        self,
+        binary: Binary,
+        launch: Launch,
+        buffers: Sequence[Bytes],
+        protocol: TimingProtocol,
+        *,
+        limit_s: float = 60.0,
+    ) -> Timing:
+        """Refuse: there is no clock.
+
+        Raises:
+            RequestError: always.
+        """
+        raise _no_clock()
+
+    def compare(self, subjects: Sequence[Any], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
+        """Refuse: there is no clock.
+
+        Raises:
+            RequestError: always.
+        """
+        raise _no_clock()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _no_clock() -> RequestError:
+    return RequestError("the CPU executor has no clock", "time kernels on a GPU: --backend gpu")

@@ -1,0 +1,226 @@
+"""The CPU executor: runs the PTX of a kernel on NumPy arrays, and looks for what its values do not show.
+
+It knows PTX and no GEMM. Where the hardware leaves something open it takes the worst: fragment layouts are random,
+asynchronous copies land at the last moment that the waits allow, memory and registers hold nothing until they are
+written, and two lanes that touch one byte without a barrier in between are reported whatever the values.
+
+::
+
+    result = executor.launch(ptx, "kernel", (4, 1, 1), (128, 1, 1), [Pointer(0), Pointer(1), 64], 0, buffers=[a, d])
+    result.outputs[1]    # the bytes of d after the launch
+    result.findings      # what went wrong, with code, PTX line, block, warp, lane and advice
+    result.counts        # sectors, wavefronts, conflicts, matrix instructions, barriers …
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wmmagen.errors import LaunchFault
+from wmmagen.executor.counts import Counts
+from wmmagen.executor.findings import Finding
+from wmmagen.executor.machine import Machine, make_spaces
+from wmmagen.executor.memory import LOCAL_BEGIN, SHARED_BEGIN, WARP, GlobalSpace, Order
+from wmmagen.executor.program import Program, load
+from wmmagen.executor.ptx import TYPE_BITS, Parameter, Variable
+from wmmagen.executor.scheduler import Scheduler
+
+__all__ = ["BUDGET", "Counts", "Finding", "Pointer", "Result", "launch"]
+
+Bytes = npt.NDArray[np.uint8]
+
+#: Instructions that a launch may run, those of all lanes that run together counted once.
+BUDGET = 20_000_000
+MAX_THREADS = 1024
+_POINTER_TYPES = ("u64", "b64", "s64")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A kernel argument: an address ``offset`` bytes into buffer number ``buffer`` of the launch."""
+
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a launch left behind.
+
+    Attributes:
+        outputs: the bytes of every buffer.
+        findings: what went wrong, the first of each kind at each instruction.
+        counts: what it moved and computed.
+    """
+
+    outputs: tuple[Bytes, ...]
+    findings: tuple[Finding, ...]
+    counts: Counts
+
+
+def launch(
+    ptx: str,
+    entry: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    args: Sequence[Pointer | int | float],
+    shared_bytes: int,
+    *,
+    buffers: Sequence[npt.NDArray[Any]] = (),
+    seed: int = 0,
+    strict_isa: bool = False,
+    budget: int = BUDGET,
+    limit_s: float | None = None,
+) -> Result:
+    """Run a kernel.
+
+    Args:
+        ptx: the text.
+        entry: the symbol of the kernel.
+        grid: blocks in x, y, z.
+        block: threads in x, y, z.
+        args: in the kernel's order; a number is passed in the type of its parameter.
+        shared_bytes: dynamic shared memory per block.
+        buffers: global memory, arrays of any type and shape; they are copied, not changed.
+        seed: of the fragment layouts.
+        strict_isa: whether rows of fragments are also held to the PTX ISA's alignment.
+        budget: see :data:`BUDGET`.
+        limit_s: seconds that the launch may take; None for any number.
+
+    Raises:
+        PtxError: the text cannot be read, or has an instruction that is not known; names it and its line.
+        LaunchFault: the launch is not the kernel's: symbol, sizes, arguments.
+        TimeoutFault: it did not end within ``budget`` instructions or ``limit_s`` seconds.
+    """
+    program = load(ptx, entry)
+    _check_sizes(program, grid, block, shared_bytes)
+    copies = [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8) for buffer in buffers]
+    machine = _machine(program, grid, block, args, shared_bytes, copies, seed, strict_isa=strict_isa)
+    # Infinities and NaN are values here, and integers wrap.
+    with np.errstate(all="ignore"):
+        Scheduler(program, machine, budget, limit_s).run()
+    machine.finish()
+    memory = machine.spaces["global"]
+    assert isinstance(memory, GlobalSpace)
+    outputs = tuple(memory.buffer(number) for number in range(len(copies)))
+    return Result(outputs, machine.log.all(), machine.counts)
+
+
+def _check_sizes(program: Program, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
+    threads = block[0] * block[1] * block[2]
+    most = program.kernel.max_threads or MAX_THREADS
+    if min(*grid, *block) < 1 or threads > most:
+        raise LaunchFault(f"a grid of {tuple(grid)} and a block of {tuple(block)}: threads must be 1 to {most}")
+    if shared_bytes < 0:
+        raise LaunchFault(f"{shared_bytes} bytes of shared memory cannot be asked for")
+
+
+def _machine(
+    program: Program,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    args: Sequence[Pointer | int | float],
+    shared_bytes: int,
+    buffers: list[Bytes],
+    seed: int,
+    *,
+    strict_isa: bool,
+) -> Machine:
+    blocks = grid[0] * grid[1] * grid[2]
+    warps_per_block = -(-block[0] * block[1] * block[2] // WARP)
+    order = Order(blocks * warps_per_block, blocks)
+    wanted = {name: program.variables[name] for name, _ in program.addresses}
+    module = [variable for variable in wanted.values() if variable.space in ("global", "const")]
+    shared, shared_size = _placed(wanted.values(), "shared", SHARED_BEGIN, shared_bytes)
+    local, local_size = _placed(wanted.values(), "local", LOCAL_BEGIN, 0)
+    memories = [*buffers, *(_initial(variable) for variable in module)]
+    spaces = make_spaces(memories, shared_size, local_size, program.granules, order)
+    starts = spaces["global"].starts  # type: ignore[attr-defined]
+    places = {**shared, **local, **{v.name: int(starts[len(buffers) + n]) for n, v in enumerate(module)}}
+    parameters = _parameters(program, args, starts[: len(buffers)])
+    machine = Machine(
+        program.constants, program.unwritten, grid, block, spaces, order, parameters, seed, strict_isa=strict_isa
+    )
+    for (name, bits), number in program.addresses.items():
+        machine.registers[number] = (np.uint32 if bits == 32 else np.uint64)(places[name])
+    for name, number in program.specials.items():
+        kept = machine.registers[number].dtype
+        machine.registers[number] = _special(machine, name).astype(kept)
+    return machine
+
+
+def _placed(variables: Any, space: str, begin: int, dynamic: int) -> tuple[dict[str, int], int]:
+    """Addresses of the variables of a space, and how many bytes they need; what is dynamic comes last.
+
+    Each starts at an odd multiple of its alignment, so that nobody counts on more.
+    """
+    places: dict[str, int] = {}
+    at = begin
+    for variable in sorted((v for v in variables if v.space == space), key=lambda v: (v.size == 0, v.name)):
+        at = -(-at // variable.align) * variable.align
+        if at // variable.align % 2 == 0:
+            at += variable.align
+        places[variable.name] = at
+        # All arrays without a size are one: the dynamic memory.
+        at += variable.size
+    return places, at - begin + dynamic
+
+
+def _initial(variable: Variable) -> Bytes:
+    data = np.zeros(variable.size, np.uint8)
+    data[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
+    return data
+
+
+def _special(machine: Machine, name: str) -> npt.NDArray[Any]:
+    """A special register of every lane."""
+    lanes = machine.every
+    within = lanes % machine.per_block
+    if name == "%laneid":
+        return lanes % WARP
+    if name == "%warpid":
+        return within // WARP
+    axis = "xyz".index(name[-1])
+    sizes = machine.block if "tid" in name and "ctaid" not in name else machine.grid
+    if name.startswith(("%ntid", "%nctaid")):
+        return np.asarray(sizes[axis])
+    number = within if name.startswith("%tid") else lanes // machine.per_block
+    return np.asarray(number // int(np.prod(sizes[:axis])) % sizes[axis])
+
+
+def _parameters(program: Program, args: Sequence[Pointer | int | float], starts: npt.NDArray[Any]) -> bytes:
+    """The kernel's parameters as it finds them in memory."""
+    parameters = program.kernel.parameters
+    if len(args) != len(parameters):
+        raise LaunchFault(f"the kernel takes {len(parameters)} arguments, and the launch gives {len(args)}")
+    packed = b""
+    for number, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
+        packed += b"\0" * (-len(packed) % (TYPE_BITS[parameter.type] // 8))
+        packed += _argument(number, parameter, value, starts)
+    return packed
+
+
+def _argument(number: int, parameter: Parameter, value: Pointer | int | float, starts: npt.NDArray[Any]) -> bytes:
+    bits, floating = TYPE_BITS[parameter.type], parameter.type[0] == "f"
+    refused = LaunchFault(f"argument {number} = {value} does not fit the kernel's parameter of type {parameter.type}")
+    if parameter.size != bits // 8:
+        raise refused
+    if isinstance(value, Pointer):
+        if parameter.type not in _POINTER_TYPES:
+            raise refused
+        if not 0 <= value.buffer < len(starts):
+            raise LaunchFault(f"argument {number} points into buffer {value.buffer} of {len(starts)}")
+        return struct.pack("<q", int(starts[value.buffer]) + value.offset)
+    if floating or isinstance(value, float):
+        if not floating and parameter.type not in ("b32", "b64"):
+            raise refused
+        return struct.pack("<f" if bits == 32 else "<d", value)
+    if not -(1 << bits - 1) <= value < 1 << bits:
+        raise refused
+    return (value % (1 << bits)).to_bytes(bits // 8, "little")

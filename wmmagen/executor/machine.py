@@ -1,0 +1,444 @@
+"""The state of a launch while it runs: registers of all lanes, memory, and what the instructions of a warp share.
+
+A register is one array over all lanes of the launch, or one scalar where every lane has the same value. Beside it
+stands what of it is undefined: None for nothing, which is nearly always so; flags for whole lanes; or a mask of bits,
+because compilers leave bits undefined that a later instruction ignores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wmmagen.executor import memory
+from wmmagen.executor.counts import ABSENT, Counts, Meter
+from wmmagen.executor.findings import Finding, Log
+from wmmagen.executor.matrix import Layouts, Values
+from wmmagen.executor.memory import WARP, GlobalSpace, Order, Space, Who, WindowSpace
+from wmmagen.executor.ptx import Statement
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+_TILES_KEPT = 256
+
+
+def flagged(state: Any) -> Any:
+    """Which lanes have an undefined bit."""
+    return state if state.dtype == np.bool_ else state != 0
+
+
+def as_bits(state: Any, value: Any) -> Any:
+    """A state of undefinedness, None included, as a mask of the bits of ``value``."""
+    kind = value.dtype.type
+    if state is None:
+        return kind(0)
+    if state.dtype == value.dtype:
+        return state
+    return np.where(flagged(state), ~kind(0), kind(0))
+
+
+class Copies:
+    """One ``cp.async`` of some lanes, until it has landed.
+
+    Attributes:
+        statement: the instruction.
+        lanes: that issued it.
+        groups: the number of the group of each lane that it belongs to.
+        target, source: places in shared and in global memory.
+        read: bytes to copy; the rest of ``nbytes`` is filled with zeros.
+        nbytes: bytes to write.
+    """
+
+    def __init__(
+        self,
+        statement: Statement,
+        lanes: Array,
+        groups: Array,
+        target: Array,
+        source: Array,
+        read: int,
+        nbytes: int,
+    ) -> None:
+        self.statement, self.lanes, self.groups = statement, lanes, groups
+        self.target, self.source, self.read, self.nbytes = target, source, read, nbytes
+
+    def take(self, ready: Mask) -> Copies:
+        """The part of it for some of its lanes."""
+        return Copies(
+            self.statement, self.lanes[ready], self.groups[ready], self.target[ready], self.source[ready],
+            self.read, self.nbytes,
+        )  # fmt: skip
+
+
+class Machine:
+    """All blocks of one launch.
+
+    Attributes:
+        registers, undefined: by register number; see the module's text.
+        mask: the lanes that run now; None for all.
+        order: who is who, and what came before what.
+        spaces: memory by state space.
+        parameters: the bytes of the kernel's parameters.
+        layouts: the fragment maps of this run.
+        log, counts, meter: what is reported.
+        strict_isa: whether the strict reading of alignment is checked, too.
+        exited: lanes that have ended.
+        absent: lanes of a last warp that the block does not fill; None for none.
+    """
+
+    def __init__(
+        self,
+        registers: Sequence[Any],
+        unwritten: frozenset[int],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        spaces: dict[str, Space],
+        order: Order,
+        parameters: bytes,
+        seed: int,
+        *,
+        strict_isa: bool,
+    ) -> None:
+        self.registers: list[Any] = list(registers)
+        self.undefined: list[Any] = [np.True_ if number in unwritten else None for number in range(len(registers))]
+        self.grid, self.block, self.order, self.spaces = grid, block, order, spaces
+        self.parameters = parameters
+        self.layouts = Layouts(seed)
+        self.strict_isa = strict_isa
+        self.log, self.meter = Log(), Meter()
+        self.counts = Counts(warps=order.warps)
+        self.mask: Mask | None = None
+        self.every = np.arange(order.lanes)
+        self._lanes: Array | None = self.every
+        self._everyone = self._who(self.every)
+        self.per_block = order.lanes // order.blocks
+        threads = block[0] * block[1] * block[2]
+        within = self.every % self.per_block
+        self.absent: Mask | None = within >= threads if threads < self.per_block else None
+        self.exited = np.zeros(order.lanes, np.bool_) if self.absent is None else self.absent.copy()
+        self.committed = np.zeros(order.lanes, np.int64)
+        self.copies: list[Copies] = []
+        self._tiles: dict[tuple[object, ...], tuple[object, Values]] = {}
+
+    # Lanes -----------------------------------------------------------------------------------------------------------
+
+    def run_under(self, mask: Mask | None) -> None:
+        """Let only these lanes run; None for all."""
+        self.mask = mask
+        self._lanes = self.every if mask is None else None
+
+    @property
+    def lanes(self) -> Array:
+        """The numbers of the lanes that run."""
+        if self._lanes is None:
+            self._lanes = np.flatnonzero(self.full(self.mask))
+        return self._lanes
+
+    def _who(self, lanes: Array) -> Who:
+        column = lanes[:, None].astype(np.int32)
+        return Who(column, self.order.warp_of[column], self.order.block_of[column])
+
+    def who(self, lanes: Array) -> Who:
+        """The lanes as actors, one row each."""
+        return self._everyone if lanes is self.every else self._who(lanes)
+
+    def whole_warps(self, statement: Statement) -> Array:
+        """The warps that run; reports those of which only a part does, and leaves them out."""
+        if self.mask is None:
+            return np.arange(self.order.warps)
+        running = self.mask.reshape(-1, WARP)
+        some, every = running.any(axis=1), running.all(axis=1)
+        for warp in np.flatnonzero(some & ~every):
+            lane = int(np.flatnonzero(~running[warp])[0])
+            self.report(
+                "partial-warp",
+                f"{statement.name} is reached by {int(running[warp].sum())} of 32 lanes",
+                statement,
+                int(warp) * WARP + lane,
+            )
+        return np.flatnonzero(every)
+
+    def same_in_warp(self, value: Any, warps: Array, statement: Statement, what: str) -> Array:
+        """The value of each of these warps, whose lanes have to agree on it."""
+        spread = self.full(value).reshape(-1, WARP)[warps]
+        first = spread[:, :1]
+        if (spread != first).any():
+            row, lane = np.argwhere(spread != first)[0]
+            self.report(
+                "differing-arguments",
+                f"{statement.name} gets different values of {what} within a warp",
+                statement,
+                int(warps[row]) * WARP + int(lane),
+            )
+        return np.asarray(first[:, 0])
+
+    # Registers -------------------------------------------------------------------------------------------------------
+
+    def full(self, value: Any) -> Array:
+        """A value for every lane."""
+        array = np.asarray(value)
+        return array if array.ndim else np.broadcast_to(array, (self.order.lanes,))
+
+    def put(self, register: int, value: Any, undefined: Any) -> None:
+        """Write a register of the running lanes; ``value`` and ``undefined`` are for all lanes, or scalars."""
+        if self.mask is None:
+            self.registers[register] = value
+            self.undefined[register] = undefined
+            return
+        self.registers[register] = np.where(self.mask, value, self.registers[register])
+        old = self.undefined[register]
+        if undefined is None and old is None:
+            return
+        both = np.where(self.mask, as_bits(undefined, value), as_bits(old, value))
+        self.undefined[register] = both if both.any() else None
+
+    def undefined_in(self, register: int, lanes: Array) -> Mask | None:
+        """Which of the lanes hold something undefined; None for none."""
+        state = self.undefined[register]
+        if state is None:
+            return None
+        found = self.full(flagged(state))[lanes]
+        return found if found.any() else None
+
+    def demand_defined(self, register: int, code: str, what: str, statement: Statement) -> None:
+        """Report where a running lane uses something undefined for what must not be."""
+        wrong = self.undefined_in(register, self.lanes)
+        if wrong is not None:
+            lane = int(self.lanes[np.argmax(wrong)])
+            self.report(code, f"{what} is undefined", statement, lane, count=int(wrong.sum()))
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def locate(
+        self, space: Space, address: Array, lanes: Array, nbytes: int, statement: Statement
+    ) -> tuple[Array, Array]:
+        """Places of accesses in a space, and the lanes whose access can be made; reports the others."""
+        if not lanes.size:
+            return address, lanes
+        flat, inside = space.locate(address, lanes, nbytes)
+        if inside is not None:
+            self._report_outside(space, address, lanes, inside, nbytes, statement)
+            lanes, flat, address = lanes[inside], flat[inside], address[inside]
+        if nbytes > 1:
+            crooked = address & (nbytes - 1) != 0
+            if crooked.any():
+                first = int(np.argmax(crooked))
+                name, offset = space.place(int(flat[first]))
+                self.report(
+                    "misaligned",
+                    f"an access of {nbytes} bytes at byte {offset} of {name}",
+                    statement,
+                    int(lanes[first]),
+                    offset,
+                    count=int(crooked.sum()),
+                )
+                flat, lanes = flat[~crooked], lanes[~crooked]
+        return flat, lanes
+
+    def _report_outside(
+        self, space: Space, address: Array, lanes: Array, inside: Mask, nbytes: int, statement: Statement
+    ) -> None:
+        first = int(np.argmin(inside))
+        name, offset = space.name_of(int(address[first]))
+        message = f"an access of {nbytes} bytes at byte {offset}, outside of {name}"
+        self.report("out-of-bounds", message, statement, int(lanes[first]), offset, count=int((~inside).sum()))
+
+    def report_race(
+        self, space: Space, granules: Array, race: Mask | None, who: Who, statement: Statement, what: str
+    ) -> None:
+        """Report granules that another lane touched without an order."""
+        if race is None:
+            return
+        place = np.unravel_index(int(np.argmax(race)), race.shape)
+        granule = int(granules[place])
+        actor, warp, block = (int(np.broadcast_to(x, race.shape)[place]) for x in (who.actor, who.warp, who.block))
+        name, offset = space.place(granule * space.shadow.granule)
+        before = int(space.shadow.writer[granule])
+        between = space.name == "global" and before >= 0 and self.order.block_of[before] not in (-1, block)
+        lane = actor if actor < self.order.lanes else warp * WARP
+        self.report(
+            "race-between-blocks" if between else "race",
+            f"{what} of byte {offset} of {name}, which another lane touches without a barrier in between",
+            statement,
+            lane,
+            offset,
+            count=int(race.sum()),
+        )
+
+    def report_pending(
+        self, space: Space, granules: Array, pending: Mask | None, who: Who, statement: Statement, *, writes: bool
+    ) -> None:
+        """Report accesses to what an asynchronous copy has still to fill."""
+        if pending is None:
+            return
+        place = np.unravel_index(int(np.argmax(pending)), pending.shape)
+        actor, warp = (int(np.broadcast_to(x, pending.shape)[place]) for x in (who.actor, who.warp))
+        name, offset = space.place(int(granules[place]) * space.shadow.granule)
+        self.report(
+            "early-write" if writes else "early-read",
+            f"byte {offset} of {name} waits for an asynchronous copy",
+            statement,
+            actor if actor < self.order.lanes else warp * WARP,
+            offset,
+            count=int(pending.sum()),
+        )
+
+    def note_read(self, space: Space, granules: Array, who: Who, statement: Statement) -> Mask | None:
+        """Note a read; reports races and early ones. Which granules hold nothing defined; None for none."""
+        shadow = space.shadow
+        self.report_pending(space, granules, shadow.pending_at(granules), who, statement, writes=False)
+        self.report_race(space, granules, shadow.read(granules, who), who, statement, "a read")
+        return shadow.undefined_at(granules)
+
+    def note_write(
+        self, space: Space, granules: Array, who: Who, statement: Statement, undefined: Array | None = None
+    ) -> None:
+        """Note a write; reports races and early ones."""
+        shadow = space.shadow
+        self.report_pending(space, granules, shadow.pending_at(granules), who, statement, writes=True)
+        self.report_race(space, granules, shadow.write(granules, who, undefined=undefined), who, statement, "a write")
+
+    def by_warp(self, values: Array, lanes: Array) -> Array:
+        """Values of lanes as warps × lanes, of the warps that take part; :data:`ABSENT` where a lane does not."""
+        if lanes is self.every:
+            return values.reshape(-1, WARP)
+        spread = np.full(self.order.lanes, ABSENT, np.int64)
+        spread[lanes] = values
+        rows = spread.reshape(-1, WARP)
+        return np.asarray(rows[(rows != ABSENT).any(axis=1)])
+
+    def count_access(self, space: Space, flat: Array, nbytes: int, *, stores: bool) -> None:
+        """Count accesses of ``nbytes`` at places (warps × lanes)."""
+        counts = self.counts
+        if not flat.size:
+            return
+        if space.name == "global":
+            requests, sectors = self.meter.sectors(flat)
+            if stores:
+                counts.global_store_requests += requests
+                counts.global_store_sectors += sectors
+            else:
+                counts.global_load_requests += requests
+                counts.global_load_sectors += sectors
+        elif space.name == "shared":
+            wavefronts, conflicts = self.meter.wavefronts(flat, nbytes)
+            if stores:
+                counts.shared_store_wavefronts += wavefronts
+                counts.shared_store_conflicts += conflicts
+            else:
+                counts.shared_load_wavefronts += wavefronts
+                counts.shared_load_conflicts += conflicts
+
+    def count_reloads(self, space: Space, granules: Array) -> None:
+        """Count loads of what this launch has stored."""
+        if space.name == "global" and self.counts.stored_bytes:
+            again = int((space.shadow.writer[granules] >= 0).sum())
+            self.counts.reloaded_bytes += again * space.shadow.granule
+
+    # Asynchronous copies ---------------------------------------------------------------------------------------------
+
+    def land(self, until: Array) -> None:
+        """Let the copies of the running lanes land whose group number is below ``until`` (of every lane)."""
+        running = np.zeros(self.order.lanes, np.bool_)
+        running[self.lanes] = True
+        left: list[Copies] = []
+        for copies in self.copies:
+            ready = running[copies.lanes] & (copies.groups < until[copies.lanes])
+            if ready.all():
+                self._land(copies)
+            elif ready.any():
+                self._land(copies.take(ready))
+                left.append(copies.take(~ready))
+            else:
+                left.append(copies)
+        self.copies = left
+        self.spaces["shared"].shadow.settle()
+
+    def _land(self, copies: Copies) -> None:
+        """Move the data now, and not before: the source may have changed since the copy was issued."""
+        shared, source = self.spaces["shared"], self.spaces["global"]
+        who = self.who(copies.lanes)
+        if copies.read:
+            granules = source.shadow.granules(copies.source, copies.read)
+            self.note_read(source, granules, who, copies.statement)
+        granules = shared.shadow.granules(copies.target, copies.nbytes)
+        shared.shadow.land(granules)
+        self.note_write(shared, granules, who, copies.statement)
+        unit = 4
+        places = np.arange(copies.nbytes // unit)
+        words = source.views[unit][(copies.source // unit)[:, None] + places]
+        words[:, copies.read // unit :] = 0
+        shared.views[unit][(copies.target // unit)[:, None] + places] = words
+
+    # Fragments -------------------------------------------------------------------------------------------------------
+
+    def tile(self, key: tuple[object, ...], kept: object) -> Values | None:
+        """Numbers that were made of the same registers before; ``key`` holds their identities."""
+        found = self._tiles.get(key)
+        return found[1] if found is not None and kept is not None else None
+
+    def keep_tile(self, key: tuple[object, ...], kept: object, values: Values) -> None:
+        """Remember numbers. ``kept`` holds the registers' arrays, so that no other array gets their identity."""
+        if len(self._tiles) >= _TILES_KEPT:
+            self._tiles.clear()
+        self._tiles[key] = (kept, values)
+
+    # Reports ---------------------------------------------------------------------------------------------------------
+
+    def report(
+        self,
+        code: str,
+        message: str,
+        statement: Statement,
+        lane: int,
+        address: int = -1,
+        *,
+        rule: str = "",
+        count: int = 1,
+        whole_warp: bool = False,
+    ) -> None:
+        """Keep a finding of a lane, numbered over the launch."""
+        block, within = divmod(lane, self.per_block)
+        self.log.add(
+            Finding(
+                code,
+                message,
+                statement.line,
+                statement.source_line,
+                block,
+                within // WARP,
+                -1 if whole_warp else within % WARP,
+                address,
+                rule,
+                count,
+            )
+        )
+
+    def finish(self) -> None:
+        """Work out the figures that only the end of a launch shows."""
+        written = self.spaces["global"].shadow.writer >= 0
+        self.counts.distinct_stored_bytes = int(written.sum()) * self.spaces["global"].shadow.granule
+
+
+def make_spaces(
+    buffers: Sequence[npt.NDArray[np.uint8]],
+    shared_bytes: int,
+    local_bytes: int,
+    granules: dict[str, int],
+    order: Order,
+) -> dict[str, Space]:
+    """The memory of a launch; sizes in bytes, of shared memory per block and of local memory per lane."""
+    per_block = order.lanes // order.blocks
+    return {
+        "global": GlobalSpace(buffers, granules["global"], order),
+        "shared": WindowSpace("shared", shared_bytes, order.blocks, per_block, granules["shared"], order),
+        "local": WindowSpace("local", local_bytes, order.lanes, 1, 1, order),
+    }
+
+
+#: The window of each state space in the generic address space.
+WINDOWS = {"global": 0, "shared": memory.SHARED_WINDOW, "local": memory.LOCAL_WINDOW}

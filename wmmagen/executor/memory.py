@@ -1,0 +1,333 @@
+"""Memory in segments, and what is known of each of its bytes: who touched it last, and whether anything is in it.
+
+Every buffer has addresses of its own, far from those of any other, so that an access that leaves one is out of bounds
+at its first byte. Shared and local memory are windows of the same generic address space. Data lie in flat arrays, for
+shared memory one behind the other for all blocks of the launch.
+
+A :class:`Shadow` keeps for each granule (the narrowest element that the kernel touches in that space) who wrote and who
+read it last, as an *actor*: a lane, or where several read it, their warp, their block or the grid. Two accesses of
+different lanes of which one writes race unless a block barrier, or within one warp ``__syncwarp``, lies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+WARP = 32
+#: Generic addresses of the windows. A buffer's slot is so wide that no 32-bit offset reaches the next one.
+LOCAL_WINDOW = 1 << 43
+SHARED_WINDOW = 1 << 44
+GLOBAL_WINDOW = 1 << 46
+SLOT_BITS = 36
+#: What every allocation may count on, and no more: addresses are odd multiples of it.
+BUFFER_ALIGNMENT = 256
+#: Shared addresses begin here, so that 0 is none of them.
+SHARED_BEGIN = 1024
+#: A lane's local addresses begin here.
+LOCAL_BEGIN = 1024
+_UNIT = 16
+
+
+class Order:
+    """Who is who in a launch, and what happened before what.
+
+    Time counts barriers. ``block_since`` and ``warp_since`` are the times of the last barrier that each block and each
+    warp met at.
+
+    Attributes:
+        lanes, warps, blocks: how many there are in the launch.
+        clock: the time now.
+        warp_of, block_of: of each actor; -1 where it is more than one. Actors are numbered lanes, warps, blocks, grid.
+    """
+
+    def __init__(self, warps: int, blocks: int) -> None:
+        self.lanes, self.warps, self.blocks = warps * WARP, warps, blocks
+        self.clock = 1
+        self.block_since = np.ones(blocks, np.int32)
+        self.warp_since = np.ones(warps, np.int32)
+        per_block = warps // blocks
+        warp, block = np.arange(warps, dtype=np.int32), np.arange(blocks, dtype=np.int32)
+        several = np.full(blocks, -1, np.int32)
+        self.warp_of = np.concatenate((warp.repeat(WARP), warp, several, [-1])).astype(np.int32)
+        self.block_of = np.concatenate(
+            (block.repeat(WARP * per_block), block.repeat(per_block), block, [-1]),
+        ).astype(np.int32)
+
+    def warp_actor(self, warp: Array) -> Array:
+        """The actor that stands for a whole warp."""
+        return (warp + self.lanes).astype(np.int32)
+
+    def blocks_meet(self, blocks: Array | None) -> None:
+        """A block barrier of these blocks; None for all."""
+        self.clock += 1
+        if blocks is None:
+            self.block_since[:] = self.clock
+            self.warp_since[:] = self.clock
+            return
+        self.block_since[blocks] = self.clock
+        self.warp_since.reshape(self.blocks, -1)[blocks] = self.clock
+
+    def warps_meet(self, warps: Array | None) -> None:
+        """A barrier within each of these warps; None for all."""
+        self.clock += 1
+        if warps is None:
+            self.warp_since[:] = self.clock
+        else:
+            self.warp_since[warps] = self.clock
+
+
+@dataclass(frozen=True)
+class Who:
+    """The actors of an access with their warps and blocks; arrays that broadcast against the granules."""
+
+    actor: Array
+    warp: Array
+    block: Array
+
+
+class Shadow:
+    """What is known of each granule of a space.
+
+    Attributes:
+        granule: its size in bytes, a power of two.
+        undefined: whether nothing was written to it yet.
+        pending: whether an asynchronous copy into it has not been waited for.
+        writer: the actor that wrote it last; -1 for none.
+    """
+
+    def __init__(self, size: int, granule: int, order: Order, *, defined: bool) -> None:
+        count = -(-size // granule)
+        self.granule = granule
+        self._order = order
+        self.writer = np.full(count, -1, np.int32)
+        self._written = np.zeros(count, np.int32)
+        self._reader = np.full(count, -1, np.int32)
+        self._read = np.zeros(count, np.int32)
+        self.undefined = np.full(count, not defined)
+        self.pending = np.zeros(count, np.bool_)
+        self._any_undefined = not defined
+        self._any_pending = False
+        self._any_written = False
+
+    def granules(self, start: Array, nbytes: int) -> Array:
+        """The granules of accesses of ``nbytes`` at ``start`` (n), as n × count."""
+        first = start // self.granule if self.granule > 1 else start
+        return np.asarray(first[:, None] + np.arange(max(nbytes // self.granule, 1)))
+
+    def undefined_at(self, granules: Array) -> Mask | None:
+        """Which of them nothing was written to; None where all are defined."""
+        if not self._any_undefined:
+            return None
+        found = self.undefined[granules]
+        return found if found.any() else None
+
+    def pending_at(self, granules: Array) -> Mask | None:
+        """Which of them wait for an asynchronous copy; None for none."""
+        if not self._any_pending:
+            return None
+        found = self.pending[granules]
+        return found if found.any() else None
+
+    def read(self, granules: Array, who: Who) -> Mask | None:
+        """Note a read; which granules another lane wrote without a barrier in between, None for none."""
+        race = self._conflict(self.writer, self._written, granules, who) if self._any_written else None
+        self._note_read(granules, who)
+        return race
+
+    def write(self, granules: Array, who: Who, *, undefined: Array | None = None) -> Mask | None:
+        """Note a write; which granules another lane touched without a barrier in between, None for none.
+
+        Args:
+            undefined: whether what is written is itself undefined; broadcasts against the granules.
+        """
+        race = self.touches(granules, who)
+        actor = np.broadcast_to(who.actor, granules.shape)
+        self.writer[granules] = actor
+        # Two lanes of one instruction on one granule: the later one stands there, and the earlier one is not found.
+        twice = self.writer[granules] != actor
+        if twice.any():
+            race = twice if race is None else race | twice
+        self._written[granules] = self._order.clock
+        self._any_written = True
+        if undefined is not None:
+            self.undefined[granules] = undefined
+            self._any_undefined = True
+        elif self._any_undefined:
+            self.undefined[granules] = False
+        return race
+
+    def touches(self, granules: Array, who: Who) -> Mask | None:
+        """Which granules a write would race on; None for none."""
+        race = self._conflict(self.writer, self._written, granules, who) if self._any_written else None
+        other = self._conflict(self._reader, self._read, granules, who)
+        if race is None or other is None:
+            return other if race is None else race
+        return race | other
+
+    def promise(self, granules: Array) -> None:
+        """An asynchronous copy into the granules is on its way: until it lands they hold nothing."""
+        self.pending[granules] = True
+        self.undefined[granules] = True
+        self._any_pending = self._any_undefined = True
+
+    def land(self, granules: Array) -> None:
+        """The copy is there."""
+        self.pending[granules] = False
+
+    def settle(self) -> None:
+        """No copy is on its way any more."""
+        self._any_pending = bool(self.pending.any())
+
+    def _conflict(self, actors: Array, times: Array, granules: Array, who: Who) -> Mask | None:
+        order = self._order
+        before, when = actors[granules], times[granules]
+        # Most accesses come after a barrier, or to what nobody touched: those are told by one comparison.
+        recent = (before >= 0) & ((when >= order.block_since[who.block]) | (order.block_of[before] != who.block))
+        if not recent.any():
+            return None
+        same_warp = order.warp_of[before] == who.warp
+        ordered = same_warp & ((when < order.warp_since[who.warp]) | (before == who.actor))
+        race = recent & ~ordered
+        return race if race.any() else None
+
+    def _note_read(self, granules: Array, who: Who) -> None:
+        order = self._order
+        before, when = self._reader[granules], self._read[granules]
+        actor = np.broadcast_to(who.actor, granules.shape)
+        block = order.block_of[before]
+        kept = (before >= 0) & ((block != who.block) | (when >= order.block_since[who.block]))
+        if kept.any():
+            # A read that the same warp ordered before this one is covered by this one.
+            kept &= ~((order.warp_of[before] == who.warp) & (when < order.warp_since[who.warp]))
+            actor = np.where(kept, self._join(before, actor, who), actor)
+        self._reader[granules] = actor
+        self._read[granules] = order.clock
+        found = self._reader[granules]
+        different = found != actor
+        if different.any():
+            joined = self._join(found, actor, who)[different]
+            np.maximum.at(self._reader, granules[different], joined)
+
+    def _join(self, before: Array, actor: Array, who: Who) -> Array:
+        order = self._order
+        whole_block = order.lanes + order.warps + who.block
+        grid = order.lanes + order.warps + order.blocks
+        wider = np.where(order.block_of[before] == who.block, whole_block, grid)
+        wider = np.where(order.warp_of[before] == who.warp, order.lanes + who.warp, wider)
+        return np.where(before == actor, actor, wider).astype(np.int32)
+
+
+class Space:
+    """One state space: its bytes, their shadow, and where addresses lie in it.
+
+    Attributes:
+        name: ``global``, ``shared`` or ``local``.
+        data: all of its bytes, flat.
+        shadow: of them.
+    """
+
+    name = ""
+
+    def __init__(self, size: int, granule: int, order: Order, *, defined: bool) -> None:
+        padded = -(-max(size, 1) // _UNIT) * _UNIT + _UNIT
+        self.data = np.zeros(padded, np.uint8)
+        self.views: dict[int, Array] = {
+            1: self.data,
+            2: self.data.view(np.uint16),
+            4: self.data.view(np.uint32),
+            8: self.data.view(np.uint64),
+        }
+        self.shadow = Shadow(padded, granule, order, defined=defined)
+
+    def locate(self, address: Array, lanes: Array, nbytes: int) -> tuple[Array, Mask | None]:
+        """Where ``nbytes`` at each address (n, int64) lie in the data, and which are inside; None for all of them."""
+        raise NotImplementedError
+
+    def place(self, flat: int) -> tuple[str, int]:
+        """What a place in the data is called, and its offset from the start of that."""
+        raise NotImplementedError
+
+    def name_of(self, address: int) -> tuple[str, int]:
+        """What an address outside of everything is near to, and its offset from the start of that."""
+        raise NotImplementedError
+
+
+class GlobalSpace(Space):
+    """The buffers of a launch."""
+
+    name = "global"
+
+    def __init__(self, buffers: Sequence[npt.NDArray[np.uint8]], granule: int, order: Order) -> None:
+        sizes = np.array([buffer.nbytes for buffer in buffers], np.int64)
+        aligned = -(-sizes // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+        self._arena = np.concatenate(([0], np.cumsum(aligned)))[:-1].astype(np.int64)
+        super().__init__(int(aligned.sum()), granule, order, defined=True)
+        self._sizes = sizes
+        slots = np.arange(1, len(buffers) + 1, dtype=np.int64)
+        self.starts = GLOBAL_WINDOW + (slots << SLOT_BITS) + BUFFER_ALIGNMENT
+        for start, buffer in zip(self._arena, buffers, strict=True):
+            self.data[start : start + buffer.nbytes] = buffer
+
+    def buffer(self, number: int) -> npt.NDArray[np.uint8]:
+        """A copy of a buffer as it is now."""
+        start = self._arena[number]
+        return self.data[start : start + self._sizes[number]].copy()
+
+    def locate(self, address: Array, lanes: Array, nbytes: int) -> tuple[Array, Mask | None]:
+        low, high = int(address.min()), int(address.max())
+        slot = (low - GLOBAL_WINDOW >> SLOT_BITS) - 1
+        if slot == (high - GLOBAL_WINDOW >> SLOT_BITS) - 1 and 0 <= slot < len(self._sizes):
+            start = int(self.starts[slot])
+            if low >= start and high - start <= self._sizes[slot] - nbytes:
+                return address - (start - int(self._arena[slot])), None
+        if not len(self._sizes):
+            return np.zeros_like(address), np.zeros(address.shape, np.bool_)
+        slots = (address - GLOBAL_WINDOW >> SLOT_BITS) - 1
+        near = np.clip(slots, 0, len(self._sizes) - 1)
+        offset = address - self.starts[near]
+        inside = (slots == near) & (offset >= 0) & (offset <= self._sizes[near] - nbytes)
+        return np.where(inside, offset + self._arena[near], 0), inside
+
+    def place(self, flat: int) -> tuple[str, int]:
+        number = int(np.searchsorted(self._arena, flat, side="right")) - 1
+        return f"buffer {number}", flat - int(self._arena[number])
+
+    def name_of(self, address: int) -> tuple[str, int]:
+        slot = (address - GLOBAL_WINDOW >> SLOT_BITS) - 1
+        if 0 <= slot < len(self._sizes):
+            return f"buffer {slot} of {self._sizes[slot]} bytes", address - int(self.starts[slot])
+        return "no buffer", address
+
+
+class WindowSpace(Space):
+    """Shared memory of every block, or local memory of every lane: a window that each owner sees its own part of."""
+
+    def __init__(self, name: str, size: int, owners: int, lanes_per_owner: int, granule: int, order: Order) -> None:
+        self.name = name
+        self._begin = SHARED_BEGIN if name == "shared" else LOCAL_BEGIN
+        self._size = size
+        self._stride = -(-max(size, 1) // _UNIT) * _UNIT
+        self._per_owner = lanes_per_owner
+        super().__init__(self._stride * owners, granule, order, defined=False)
+
+    def locate(self, address: Array, lanes: Array, nbytes: int) -> tuple[Array, Mask | None]:
+        offset = address - self._begin
+        flat = offset + lanes // self._per_owner * self._stride
+        if offset.min() >= 0 and offset.max() <= self._size - nbytes:
+            return flat, None
+        inside = (offset >= 0) & (offset <= self._size - nbytes)
+        return np.where(inside, flat, 0), inside
+
+    def place(self, flat: int) -> tuple[str, int]:
+        return f"{self.name} memory", flat % self._stride
+
+    def name_of(self, address: int) -> tuple[str, int]:
+        return f"{self._size} bytes of {self.name} memory", address - self._begin

@@ -1,0 +1,499 @@
+"""A kernel made ready to run: every instruction as a function of the machine, register names as numbers.
+
+Immediate operands, special registers and addresses of variables are registers, too, which are filled before the launch;
+so an instruction only ever reads numbered registers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from wmmagen.errors import LaunchFault, PtxError
+from wmmagen.executor import alu, control, fragments, matrix, ptx, steps
+from wmmagen.executor.alu import UnknownInstruction
+from wmmagen.executor.machine import WINDOWS
+from wmmagen.executor.matrix import Move
+from wmmagen.executor.numbers import UNSIGNED
+from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Module, Operand, Register, Statement, Symbol
+from wmmagen.executor.steps import Step
+
+_PROGRAMS_KEPT = 16
+_GENERIC = ""
+_SPACES = ("global", "shared", "local", "param", "const")
+_CACHE_WORDS = frozenset(("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile"))
+_HINT = re.compile(r"L[12]::[\w:]+")
+_FENCES = ("membar", "fence")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A basic block ready to run.
+
+    Attributes:
+        steps: its instructions.
+        last: the statement that ends it; None where the next block follows.
+        guard: the register of that statement's predicate; -1 for none.
+        operands: the registers of a barrier's operands.
+        target, follows, meeting: as in :class:`wmmagen.executor.control.Block`.
+        size: instructions, with the last one.
+        classes: how many instructions of each class it has.
+    """
+
+    steps: tuple[Step, ...]
+    last: Statement | None
+    guard: int
+    operands: tuple[int, ...]
+    target: int
+    follows: int
+    meeting: int
+    size: int
+    classes: Counter[str]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel ready to run.
+
+    Attributes:
+        kernel: its text.
+        blocks: the first is where it begins.
+        constants: what the registers hold before the launch.
+        unwritten: those that hold nothing then.
+        specials: the registers that hold special registers, by name.
+        addresses: those that hold the address of a variable: its name and how many bits wide.
+        granules: the narrowest access of each state space, in bytes.
+        globals: variables of the module in global memory; ``shared`` and ``local`` ones beside them.
+    """
+
+    kernel: Kernel
+    blocks: tuple[Block, ...]
+    constants: tuple[Any, ...]
+    unwritten: frozenset[int]
+    specials: dict[str, int]
+    addresses: dict[tuple[str, int], int]
+    granules: dict[str, int]
+    variables: dict[str, ptx.Variable]
+
+
+@lru_cache(maxsize=_PROGRAMS_KEPT)
+def load(text: str, entry: str) -> Program:
+    """Read and decode a kernel.
+
+    Raises:
+        LaunchFault: the text holds no such kernel.
+        PtxError: it does not follow the grammar, or has an instruction that is not known; names the instruction and its
+            line.
+    """
+    module = ptx.parse(text)
+    if entry not in module.kernels:
+        raise LaunchFault(f"the PTX has no kernel {entry}; it has {', '.join(module.kernels) or 'none'}")
+    return _Decoder(module, module.kernels[entry]).program()
+
+
+class _Decoder:
+    """Decodes the statements of one kernel."""
+
+    def __init__(self, module: Module, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.constants: list[Any] = []
+        self.unwritten: set[int] = set()
+        self._numbers: dict[object, int] = {}
+        self.specials: dict[str, int] = {}
+        self.addresses: dict[tuple[str, int], int] = {}
+        self.variables = {v.name: v for v in (*module.variables, *kernel.variables)}
+        self.granules = {"global": 16, "shared": 16}
+        self._offsets: dict[str, tuple[int, ptx.Parameter]] = {}
+        at = 0
+        for parameter in kernel.parameters:
+            element = TYPE_BITS[parameter.type] // 8
+            at = -(-at // element) * element
+            self._offsets[parameter.name] = (at, parameter)
+            at += parameter.size
+
+    def program(self) -> Program:
+        blocks = tuple(self._block(block) for block in control.blocks_of(self.kernel))
+        return Program(
+            self.kernel,
+            blocks,
+            tuple(self.constants),
+            frozenset(self.unwritten),
+            self.specials,
+            self.addresses,
+            self.granules,
+            self.variables,
+        )
+
+    def _block(self, block: control.Block) -> Block:
+        decoded = [self._statement(statement) for statement in block.statements]
+        operands: tuple[int, ...] = ()
+        classes: Counter[str] = Counter(kind for _, kind in decoded)
+        last = block.last
+        if last is not None:
+            classes["control"] += 1
+            if control.is_block_barrier(last):
+                operands = self._barrier(last)
+        return Block(
+            tuple(step for step, _ in decoded if step is not None),
+            last,
+            -1 if last is None or last.guard is None else self.register(last.guard, last),
+            operands,
+            block.target,
+            block.follows,
+            block.meeting,
+            len(decoded) + (last is not None),
+            classes,
+        )
+
+    def _barrier(self, statement: Statement) -> tuple[int, ...]:
+        words = [word for word in statement.words[1:] if word not in ("cta", "aligned")]
+        if words != ["sync"] or len(statement.operands) not in (1, 2):
+            raise _unknown(statement)
+        return tuple(self.source(operand, "u32", statement) for operand in statement.operands)
+
+    def _statement(self, statement: Statement) -> tuple[Step | None, str]:
+        try:
+            step, kind = self._decode(statement)
+        except UnknownInstruction:
+            raise _unknown(statement) from None
+        if statement.guard is not None and step is not None:
+            step = steps.guarded(step, self.register(statement.guard, statement), statement)
+        return step, kind
+
+    def _decode(self, statement: Statement) -> tuple[Step | None, str]:
+        first, words = statement.words[0], statement.words
+        if first in _FENCES:
+            return None, "control"
+        maker = _MAKERS.get(words[:2]) or _MAKERS.get(words[:1])
+        if maker is not None:
+            return maker(self, statement)
+        return self._arithmetic(statement)
+
+    # Operands --------------------------------------------------------------------------------------------------------
+
+    def _number(self, key: object, value: Any) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.constants)
+            self.constants.append(value)
+        return number
+
+    def register(self, register: Register, statement: Statement) -> int:
+        """The number of a register."""
+        number = self._numbers.get(register)
+        if number is None:
+            bits = self.kernel.bits_of(register, statement.line)
+            number = self._number(register, UNSIGNED[bits](0))
+            self.unwritten.add(number)
+        return number
+
+    def bits(self, operand: Operand, statement: Statement) -> int:
+        """Bits of a register operand."""
+        if not isinstance(operand, Register):
+            raise _unknown(statement, "an operand has to be a register")
+        return self.kernel.bits_of(operand, statement.line)
+
+    def target(self, operand: Operand, bits: int, statement: Statement, *, wider: bool = False) -> int:
+        """The number of a destination register of ``bits``, or of more where ``wider``."""
+        own = self.bits(operand, statement)
+        if own != bits and not (wider and own > bits):
+            raise _unknown(statement, f"a destination of {own} bits")
+        return self.register(operand, statement)  # type: ignore[arg-type]
+
+    def source(self, operand: Operand, kind: str, statement: Statement, *, wider: bool = False) -> int:
+        """The number of the register that holds a source operand of type ``kind``."""
+        bits = TYPE_BITS[kind]
+        if isinstance(operand, Register):
+            own = self.kernel.bits_of(operand, statement.line)
+            if own != bits and not (wider and own > bits):
+                raise _unknown(statement, f"a register of {own} bits where {kind} is read")
+            return self.register(operand, statement)
+        if isinstance(operand, Immediate):
+            return self._immediate(operand, kind, statement)
+        if isinstance(operand, Symbol):
+            return self._symbol(operand, bits, statement)
+        raise _unknown(statement, "an operand of this form")
+
+    def _immediate(self, operand: Immediate, kind: str, statement: Statement) -> int:
+        bits, value = TYPE_BITS[kind], operand.value
+        if operand.float_bits and operand.float_bits != bits:
+            if kind != "f32":
+                raise _unknown(statement, "a floating point number of another width")
+            wide = np.array(value, np.uint64).view(np.float64)
+            value = int(wide.astype(np.float32).view(np.uint32))
+        made = np.bool_(value) if bits == 1 else UNSIGNED[bits](value % (1 << bits))
+        return self._number((value, bits), made)
+
+    def _symbol(self, operand: Symbol, bits: int, statement: Statement) -> int:
+        if operand.name.startswith("%"):
+            if operand.name not in _SPECIALS:
+                raise _unknown(statement, f"the special register {operand.name}")
+            number = self._number((operand, bits), UNSIGNED[bits](0))
+            self.specials[operand.name] = number
+            return number
+        if operand.name not in self.variables or bits < 32:
+            raise _unknown(statement, f"{operand.name}, which is no variable")
+        number = self._number((operand, bits), UNSIGNED[bits](0))
+        self.addresses[operand.name, bits] = number
+        return number
+
+    def address(self, operand: Operand, statement: Statement) -> tuple[int, int]:
+        """The register that holds an address operand's base, and its offset."""
+        if not isinstance(operand, Address):
+            raise _unknown(statement, "an operand that is no address")
+        base = operand.base
+        if isinstance(base, Register):
+            if self.kernel.bits_of(base, statement.line) not in (32, 64):
+                raise _unknown(statement, "an address of neither 32 nor 64 bits")
+            return self.register(base, statement), operand.offset
+        return self.source(base, "u64", statement), operand.offset
+
+    # Kinds of instructions -------------------------------------------------------------------------------------------
+
+    def _arithmetic(self, statement: Statement) -> tuple[Step, str]:
+        found = alu.decode(statement.words)
+        wider = statement.words[0] == "cvt"
+        if len(statement.operands) != len(found.sources) + 1:
+            raise _unknown(statement, f"{len(statement.operands)} operands")
+        target = self.target(statement.operands[0], TYPE_BITS[found.result], statement, wider=wider)
+        sources = [
+            self.source(operand, kind, statement, wider=wider)
+            for operand, kind in zip(statement.operands[1:], found.sources, strict=True)
+        ]
+        function, rule = found.function, found.undefined
+        own = self.bits(statement.operands[0], statement)
+        if own != TYPE_BITS[found.result]:
+            function = steps.widened(function, own, signed=found.signed)
+            rule = None if rule is None else steps.widened(rule, own, signed=found.signed)
+        return steps.computes(function, target, sources, rule), found.kind
+
+    def mov(self, statement: Statement) -> tuple[Step, str]:
+        """Copies, and packs or unpacks vectors."""
+        if len(statement.words) != 2 or len(statement.operands) != 2 or statement.words[1] not in TYPE_BITS:
+            raise UnknownInstruction
+        target, source = statement.operands
+        kind = statement.words[1]
+        if isinstance(source, ptx.Vector):
+            return self._pack(target, source, kind, statement), "move"
+        if isinstance(target, ptx.Vector):
+            return self._unpack(target, source, kind, statement), "move"
+        to = self.target(target, TYPE_BITS[kind], statement)
+        return steps.moves(to, self.source(source, kind, statement)), "move"
+
+    def _pack(self, target: Operand, source: ptx.Vector, kind: str, statement: Statement) -> Step:
+        bits = TYPE_BITS[kind]
+        width = bits // len(source.parts)
+        to = self.target(target, bits, statement)
+        parts = [self.source(part, f"b{width}", statement) for part in source.parts]
+        wide = UNSIGNED[bits]
+
+        def pack(*values: Any) -> Any:
+            packed = values[0].astype(wide)
+            for place, value in enumerate(values[1:], 1):
+                packed = packed | (value.astype(wide) << wide(place * width))
+            return packed
+
+        return steps.computes(pack, to, parts, lambda values, masks: pack(*masks))
+
+    def _unpack(self, target: ptx.Vector, source: Operand, kind: str, statement: Statement) -> Step:
+        bits = TYPE_BITS[kind]
+        width = bits // len(target.parts)
+        number = self.source(source, kind, statement)
+        targets = [
+            (place, self.target(part, width, statement))
+            for place, part in enumerate(target.parts)
+            if part != Symbol("_")
+        ]
+        return steps.unpacks(number, targets, width)
+
+    def cvta(self, statement: Statement) -> tuple[Step, str]:
+        """Between a state space's own addresses and generic ones."""
+        words = [word for word in statement.words[1:] if word != "to"]
+        if len(words) != 2 or words[0] not in WINDOWS or words[1] != "u64":
+            raise UnknownInstruction
+        window = np.uint64(WINDOWS[words[0]])
+        to = self.target(statement.operands[0], 64, statement)
+        source = self.source(statement.operands[1], "u64", statement)
+        if not window:
+            return steps.moves(to, source), "move"
+        leaves = "to" in statement.words
+        return steps.computes(lambda a: a - window if leaves else a + window, to, [source]), "integer"
+
+    def memory_words(self, statement: Statement) -> tuple[str, int, str]:
+        """State space (empty for generic), number of elements, and type of a load or store."""
+        space, count, kind = _GENERIC, 1, statement.words[-1]
+        for word in statement.words[1:-1]:
+            if word in _SPACES and not space:
+                space = word
+            elif word in ("v2", "v4", "v8") and count == 1:
+                count = int(word[1])
+            elif word not in _CACHE_WORDS and not _HINT.fullmatch(word):
+                raise UnknownInstruction
+        if kind not in TYPE_BITS or TYPE_BITS[kind] < 8 or TYPE_BITS[kind] // 8 * count > 32:
+            raise UnknownInstruction
+        return space, count, kind
+
+    def note_width(self, space: str, nbytes: int) -> None:
+        """Remember the narrowest access of a space; a generic one may be any."""
+        for name in ("global", "shared"):
+            if space in (name, _GENERIC):
+                self.granules[name] = min(self.granules[name], nbytes)
+
+    def elements(self, operand: Operand, count: int, statement: Statement) -> tuple[Operand, ...]:
+        """The registers of a vector operand, or the one register."""
+        parts = operand.parts if isinstance(operand, ptx.Vector) else (operand,)
+        if len(parts) != count:
+            raise _unknown(statement, f"{len(parts)} elements")
+        return parts
+
+    def ld(self, statement: Statement) -> tuple[Step, str]:
+        """Loads."""
+        space, count, kind = self.memory_words(statement)
+        if len(statement.operands) != 2:
+            raise UnknownInstruction
+        width = TYPE_BITS[kind]
+        parts = self.elements(statement.operands[0], count, statement)
+        targets = [
+            (place, self.target(part, width, statement, wider=True), self.bits(part, statement))
+            for place, part in enumerate(parts)
+            if part != Symbol("_")
+        ]
+        if space == "param":
+            return self._parameter(statement, targets, kind), "parameter"
+        if space == "const":
+            space = "global"
+        base, offset = self.address(statement.operands[1], statement)
+        self.note_width(space, width // 8)
+        access = steps.Access(statement, space, base, offset, width // 8, count)
+        return steps.loads(access, targets, signed=kind[0] == "s"), f"load {space or 'generic'}"
+
+    def _parameter(self, statement: Statement, targets: list[tuple[int, int, int]], kind: str) -> Step:
+        address = statement.operands[1]
+        if not isinstance(address, Address) or not isinstance(address.base, Symbol):
+            raise UnknownInstruction
+        if address.base.name not in self._offsets:
+            raise _unknown(statement, f"{address.base.name}, which is no parameter")
+        start, parameter = self._offsets[address.base.name]
+        width = TYPE_BITS[kind] // 8
+        if address.offset + width * len(targets) > parameter.size:
+            raise _unknown(statement, "more bytes than the parameter has")
+        return steps.parameters(start + address.offset, width, targets, signed=kind[0] == "s")
+
+    def st(self, statement: Statement) -> tuple[Step, str]:
+        """Stores."""
+        space, count, kind = self.memory_words(statement)
+        if len(statement.operands) != 2 or space in ("param", "const"):
+            raise UnknownInstruction
+        width = TYPE_BITS[kind]
+        parts = self.elements(statement.operands[1], count, statement)
+        sources = [self.source(part, kind, statement, wider=True) for part in parts]
+        base, offset = self.address(statement.operands[0], statement)
+        self.note_width(space, width // 8)
+        access = steps.Access(statement, space, base, offset, width // 8, count)
+        return steps.stores(access, sources), f"store {space or 'generic'}"
+
+    def cp(self, statement: Statement) -> tuple[Step, str]:
+        """Asynchronous copies and their groups."""
+        words = tuple(word for word in statement.words[1:] if not _HINT.fullmatch(word))
+        if words == ("async", "commit_group") and not statement.operands:
+            return steps.commit, "asynchronous copy"
+        if words == ("async", "wait_all") and not statement.operands:
+            return steps.wait_all, "asynchronous copy"
+        if words == ("async", "wait_group") and len(statement.operands) == 1:
+            left = statement.operands[0]
+            if isinstance(left, Immediate) and left.value >= 0:
+                return steps.waits(left.value), "asynchronous copy"
+        if words not in (("async", "ca", "shared", "global"), ("async", "cg", "shared", "global")):
+            raise UnknownInstruction
+        return self._copy(statement), "asynchronous copy"
+
+    def _copy(self, statement: Statement) -> Step:
+        sizes = [operand.value for operand in statement.operands[2:] if isinstance(operand, Immediate)]
+        legal = (16,) if statement.words[2] == "cg" else (4, 8, 16)
+        if len(sizes) != len(statement.operands) - 2 or len(sizes) not in (1, 2) or sizes[0] not in legal:
+            raise UnknownInstruction
+        read = sizes[-1]
+        if not 0 <= read <= sizes[0] or read % 4:
+            raise UnknownInstruction
+        target, source = (self.address(operand, statement) for operand in statement.operands[:2])
+        self.note_width("global", 4)
+        self.note_width("shared", 4)
+        return steps.copies(
+            steps.Access(statement, "shared", *target, sizes[0], 1),
+            steps.Access(statement, "global", *source, sizes[0], 1),
+            read,
+        )
+
+    def warp_barrier(self, statement: Statement) -> tuple[Step | None, str]:
+        """``bar.warp.sync``."""
+        if statement.words != ("bar", "warp", "sync") or len(statement.operands) != 1:
+            raise UnknownInstruction
+        return steps.meets(self.source(statement.operands[0], "b32", statement), statement), "warp barrier"
+
+    def wmma(self, statement: Statement) -> tuple[Step, str]:
+        """Matrix loads, stores and products."""
+        words = statement.words
+        if len(words) > 2 and words[1] in ("load", "store"):
+            return self._move(statement, matrix.decode_move(words)), f"matrix {words[1]}"
+        if len(words) > 2 and words[1] == "mma":
+            return self._product(statement), "matrix product"
+        raise UnknownInstruction
+
+    def _move(self, statement: Statement, move: Move) -> Step:
+        fragment, loads = move.fragment, statement.words[1] == "load"
+        if len(statement.operands) not in (2, 3):
+            raise UnknownInstruction
+        ldm = Immediate(move.length) if len(statement.operands) == 2 else statement.operands[2]
+        held, where = statement.operands[:2] if loads else (statement.operands[1], statement.operands[0])
+        parts = self.elements(held, fragment.registers, statement)
+        registers = [self.register_of(part, fragment.register_bits, statement) for part in parts]
+        base, offset = self.address(where, statement)
+        self.note_width(move.space, fragment.bits // 8)
+        stride = self.source(ldm, "u32", statement)
+        mover = fragments.Mover(statement, move, base, offset, stride, registers)
+        return mover.load if loads else mover.store
+
+    def register_of(self, operand: Operand, bits: int, statement: Statement) -> int:
+        """A fragment's register, or for a source a number."""
+        return self.source(operand, f"b{bits}", statement)
+
+    def _product(self, statement: Statement) -> Step:
+        product = matrix.decode_product(statement.words)
+        if len(statement.operands) != 4:
+            raise UnknownInstruction
+        held = (product.d, product.a, product.b, product.c)
+        registers = [
+            [
+                self.register_of(part, fragment.register_bits, statement)
+                for part in self.elements(operand, fragment.registers, statement)
+            ]
+            for operand, fragment in zip(statement.operands, held, strict=True)
+        ]
+        return fragments.multiplies(statement, product, registers)
+
+
+_MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None, str]]] = {
+    ("mov",): _Decoder.mov,
+    ("cvta",): _Decoder.cvta,
+    ("ld",): _Decoder.ld,
+    ("st",): _Decoder.st,
+    ("cp",): _Decoder.cp,
+    ("bar", "warp"): _Decoder.warp_barrier,
+    ("wmma",): _Decoder.wmma,
+}
+_SPECIALS = frozenset(
+    [*(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"), "%laneid", "%warpid"]
+)
+
+
+def _unknown(statement: Statement, why: str = "") -> PtxError:
+    return PtxError(
+        f"PTX line {statement.line}: the executor does not know {statement.name}" + (f" with {why}" if why else ""),
+        "run the kernel on a GPU instead",
+    )
