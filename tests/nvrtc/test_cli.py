@@ -35,7 +35,7 @@ from wmmagen.records import Record
 from wmmagen.render import Source, render, templates_fingerprint
 
 Answer = tuple[int, dict[str, Any], str]
-FEW = "warps=2x2,k_steps=2,copy=ld"
+FEW = "warps=2x2,frags=2x2,k_steps=2,copy=ld"
 SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", FEW]
 #: No file system has such a name; who only asks whether it is there gets an error, too.
 TOO_LONG = "a" * 300

@@ -94,7 +94,7 @@ MUTANTS = [
     ("it waits for one group too few", CPASYNC, r"wait_groups<STAGES - 2>\(\)", "wait_groups<STAGES - 1>()",
      "early-read"),
     ("it does not wait at all", CPASYNC, r"wait_groups<STAGES - 2>\(\);", "", "early-read"),
-    ("the stage that is read is filled", CPASYNC, r"int fill = STAGES - 1;", "int fill = 0;", "early-read"),
+    ("the stage that is read is filled", CPASYNC, r"int fill_stage = STAGES - 1;", "int fill_stage = 0;", "early-read"),
     ("no group is closed in the main loop", CPASYNC, r"close_group\(\);\n(?=\s*multiply_stage)", "", "early-read"),
     ("the last slice is dropped", CPASYNC, r"slice < slices; \+\+slice", "slice + 1 < slices; ++slice", ""),
     ("the barrier after the stores to shared memory is dropped", TILES, BARRIER + r"(  // the slice is there)", r"\1",

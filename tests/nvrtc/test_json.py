@@ -243,7 +243,9 @@ def test_a_space_for_a_problem(ask: Ask) -> None:
 def test_sweeps(ask: Ask, card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pick, "_best_gpu", raises(NOT_HERE))
     compiled = ask(*SWEEP, "--trials", "1", kind="sweep")
-    assert (compiled["backend"], compiled["device"], compiled["best"]) == ("none", None, None)
+    assert (compiled["backend"], compiled["device"], compiled["best"]) == ("cpu", "CPU executor", None)
+    bare = ask(*SWEEP, "--trials", "1", "--backend", "none", "--study", "bare", kind="sweep")
+    assert (bare["backend"], bare["device"], bare["leading"]) == ("none", None, compiled["leading"])
     card()
     document = ask(*SWEEP, "--trials", "1", kind="sweep")
     assert document["best"]["name"] == compiled["leading"][0] and document["leading"] == []

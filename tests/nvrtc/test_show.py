@@ -20,7 +20,7 @@ from wmmagen.errors import CrashFault, MissingPiece
 from wmmagen.records import Outcome
 from wmmagen.timing import Timing, TimingProtocol
 
-SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,k_steps=2,copy=ld"]
+SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,frags=2x2,k_steps=2,copy=ld"]
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def test_a_machine_full_of_spaces(environment: Path, tmp_path: Path) -> None:
     assert compiled["registers"] > 0 and compiled["sass"] is not None
     assert emitted["files"] == ["e f/g.cu", "e f/g.h", "e f/g_selftest.cu", "e f/manifest.json"]
     assert all((home / file).is_file() for file in emitted["files"])
-    assert swept["outcomes"]["unverified"] == 1 and (home / "g h" / "the study.db").is_file()
+    assert swept["outcomes"]["ok"] == 1 and (home / "g h" / "the study.db").is_file()
     assert list((tmp_path / "c d").glob("*/*")) and list(temporary.iterdir()) == []
 
 
