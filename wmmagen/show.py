@@ -258,8 +258,11 @@ def _ranking(result: Result) -> str:
         f"Ranking for {result.problem}, {len(ranked)} right and timed (warm, normal data, median and 95 % interval):"
     ]
     lines += [_timed(place, record, result.problem) for place, record in enumerate(ranked[:RANKED], start=1)]
-    if result.choice and result.choice.tie:
+    choice = result.choice
+    if choice and choice.tie:
         lines.append("The first two are a tie: their intervals overlap.")
+    if choice and choice.best.name != ranked[0].name:
+        lines.append(f"The leaders were measured in turns, and this one was the fastest: {choice.best.name}")
     return "\n".join(lines)
 
 

@@ -372,7 +372,10 @@ def test_a_sweep_with_a_card_ends_with_a_winner(ask: Callable[..., Answer], card
 
 
 def test_the_leaders_are_measured_again_in_turns_and_the_best_is_one_of_them(
-    ask: Callable[..., Answer], card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Answer],
+    card: Callable[..., NumpyBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     card()
     compare = NumpyBackend.compare
@@ -392,6 +395,8 @@ def test_the_leaders_are_measured_again_in_turns_and_the_best_is_one_of_them(
     assert document["best"]["name"] == finals[-1]["name"] and finals[-1]["share"]["cublas_fp32"] is None
     status, again, _ = ask(*SWEEP, "--trials", "5")
     assert (again["finals"], again["best"]) == (None, document["best"])
+    assert cli.run([*SWEEP, "--trials", "5"]) == 0
+    assert f"this one was the fastest: {document['best']['name']}\n" in capsys.readouterr().out
     status, emitted, _ = ask("emit", "--best", document["study"], "--to", "out")
     assert Path(emitted["files"][0]).stem == document["best"]["name"]
 
