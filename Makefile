@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARCH ?= sm_75
+# One more than cores: some tests wait for processes and time limits.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -13,7 +15,7 @@ sweep: $(STAMP)
 
 # Everything that this machine can check.
 test: lint
-	$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
