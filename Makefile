@@ -48,7 +48,8 @@ generated: $(STAMP)
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+# Without bytecode: what is imported is compiled then, and to compile all of it takes longer than it saves.
 $(STAMP): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv "$(VENV)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable ".[dev]"
 	touch "$(STAMP)"
