@@ -33,7 +33,7 @@ class Library:
     buffers: tuple[Any, ...]
 
     def prepare(self, card: Any, copies: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("the child is a fake and prepares nothing")
 
 
 class Child:

@@ -11,6 +11,7 @@ different lanes of which one writes race unless a block barrier, or within one w
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -225,7 +226,7 @@ class Shadow:
         return np.where(before == actor, actor, wider).astype(np.int32)
 
 
-class Space:
+class Space(abc.ABC):
     """One state space: its bytes, their shadow, and where addresses lie in it.
 
     Attributes:
@@ -247,17 +248,17 @@ class Space:
         }
         self.shadow = Shadow(padded, granule, order, defined=defined)
 
+    @abc.abstractmethod
     def locate(self, address: Array, lanes: Array, nbytes: int) -> tuple[Array, Mask | None]:
         """Where ``nbytes`` at each address (n, int64) lie in the data, and which are inside; None for all of them."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def place(self, flat: int) -> tuple[str, int]:
         """What a place in the data is called, and its offset from the start of that."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def name_of(self, address: int) -> tuple[str, int]:
         """What an address outside of everything is near to, and its offset from the start of that."""
-        raise NotImplementedError
 
 
 class GlobalSpace(Space):
