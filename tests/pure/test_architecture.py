@@ -141,6 +141,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "profile": (("trial", "layout", "executor", "backends", "nvrtc", "config", "errors"), ()),
     "bench": (
         (
             "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
