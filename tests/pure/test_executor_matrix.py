@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -280,6 +284,59 @@ def test_fragment_loads_are_counted_as_matrices(
     written = LOADED.format(header=HEADER, shape=shape, order=order, ldm=ldm)
     counts = executor.launch(written, "k", (1, 1, 1), (32, 1, 1), [], 4096).counts
     assert (counts.shared_load_wavefronts, counts.shared_load_conflicts) == (wavefronts, conflicts)
+
+
+SHAPED = """{header}.extern .shared .align 128 .b8 pool[];
+.visible .entry k(.param .u64 d)
+{{ .reg .b32 %r<60>; .reg .b64 %d<4>;
+  ld.param.u64 %d0, [d]; mov.u32 %r2, pool; mov.u32 %r3, 0;
+  wmma.store.d.sync.aligned.row.{shape}.shared.{kind} [%r2], {{{registers}}}, {ldm};
+  wmma.store.d.sync.aligned.row.{shape}.global.{kind} [%d0], {{{registers}}}, {ldm};
+  ret; }}
+"""
+
+
+def lane_addresses(shape: str, kind: str, ldm: int) -> Iterator[list[range]]:
+    """The bytes of each lane in each store of a tile, as the machine code for sm_90 computes them from its number.
+
+    In 8x32x16 a lane's sums lie on two lines, 2·(lane mod 4) and the next; halves are transposed back before.
+    """
+    _, m, n, _ = (int(x) for x in re.split("[mnk]", f"0{shape}"))
+    size = 4 if kind == "f32" else 2
+    for top, left in itertools.product(range(0, m, 8), range(0, n, 8)):
+        if (shape, kind) == ("m8n32k16", "f32"):
+            for odd in (0, 1):
+                starts = [(2 * (lane % 4) + odd) * ldm + left + lane // 4 for lane in range(32)]
+                yield [range(size * start, size * (start + 1)) for start in starts]
+        else:
+            starts = [(top + lane // 4) * ldm + left + lane % 4 * 2 for lane in range(32)]
+            yield [range(size * start, size * (start + 2)) for start in starts]
+
+
+def wavefronts_of(lanes: list[range]) -> int:
+    """Lanes pass together as long as they have 128 bytes together; then the busiest bank counts."""
+    together = 128 // max(len(lanes[0]), 4)
+    total = 0
+    for first in range(0, 32, together):
+        words = {byte // 4 for lane in lanes[first : first + together] for byte in lane}
+        total += max(Counter(word % 32 for word in words).values())
+    return total
+
+
+@pytest.mark.parametrize("shape", ["m16n16k16", "m32n8k16", "m8n32k16"])
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+@pytest.mark.parametrize("more", [0, 4, 8, 12, 24])
+def test_stores_of_accumulators_are_counted_as_lanes_make_them(shape: str, kind: str, more: int) -> None:
+    ldm = int(re.split("[mnk]", shape)[2]) + more * (1 if kind == "f32" else 2)
+    registers = ", ".join(["%r3"] * (8 if kind == "f32" else 4))
+    written = SHAPED.format(header=HEADER, shape=shape, kind=kind, ldm=ldm, registers=registers)
+    counts = executor.launch(
+        written, "k", (1, 1, 1), (32, 1, 1), [Pointer(0)], 8192, buffers=[np.zeros(8192, np.uint8)]
+    ).counts
+    stores = list(lane_addresses(shape, kind, ldm))
+    assert counts.shared_store_wavefronts == sum(wavefronts_of(lanes) for lanes in stores)
+    assert counts.global_store_requests == len(stores)
+    assert counts.global_store_sectors == sum(len({byte // 32 for lane in lanes for byte in lane}) for lanes in stores)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from wmmagen.executor.steps import Step, by_window, either
 
 #: Alignment that the C++ guide asks of a fragment's pointer, and unit of its leading dimension; in bytes.
 _POINTER_ALIGNMENT, _LDM_UNIT = 32, 16
+#: What shared memory moves at once; in bytes.
+_WAVEFRONT = 128
 #: Rules of the alignment rulebooks, by state space and letter of the operand.
 _POINTER_RULES = {("shared", "a"): "P301", ("shared", "b"): "P302", ("global", "a"): "P303", ("global", "b"): "P304",
                   ("global", "c"): "P305", ("global", "d"): "P305"}  # fmt: skip
@@ -192,29 +194,45 @@ class Mover:
         return Who((warp * WARP + lanes).astype(np.int32), warp, block)
 
     def _count(self, machine: Machine, space: Space, flat: Any, ldm: int, *, stores: bool) -> None:
-        """A tile moves in 8x8 matrices of 16 bits, or what is as wide: 8 lines of 16 bytes, 128 bytes at once.
-
-        Accumulators of 32 bits go in pairs, 4 lines of 32 bytes.
-        """
-        element = self._move.fragment.bits // 8
-        pairs = self._move.fragment.use == "acc" and element == 4
-        length = self._move.length * element
+        """Count what the hardware makes of it: requests of a few lines, and wavefronts of 128 bytes."""
+        lines, span = self._request()
+        starts = self._starts(flat, ldm, span)
         if space.name == "global":
-            # A request of 32 lanes, 4 bytes each, or 8 bytes each of accumulators in pairs.
-            pieces = self._pieces(flat, ldm * element, min(16, length))
-            per_request = (256 if pairs else 128) // min(16, length)
-            machine.count_access(space, pieces.reshape(-1, min(per_request, pieces.shape[1])), 16, stores=stores)
-            return
-        wide = min(32 if pairs else 16, length)
-        pieces = self._pieces(flat, ldm * element, wide)
-        if pieces.size % (128 // wide) == 0:
-            machine.count_access(space, pieces.reshape(-1, 128 // wide), wide, stores=stores)
+            pieces = starts[:, :, None] + np.arange(0, span, _LDM_UNIT)
+            machine.count_access(space, pieces.reshape(-1, lines * pieces.shape[2]), _LDM_UNIT, stores=stores)
+        elif starts.size % (_WAVEFRONT // span) == 0:
+            machine.count_access(space, starts.reshape(-1, _WAVEFRONT // span), span, stores=stores)
 
-    def _pieces(self, flat: Any, stride: int, wide: int) -> Any:
-        """Where the pieces of each tile begin, lines first; tiles × pieces."""
-        lines = np.arange(self._move.lines) * stride
-        across = np.arange(self._move.length * (self._move.fragment.bits // 8) // wide) * wide
-        return flat[:, None] + (across[:, None] + lines).reshape(-1)
+    def _request(self) -> tuple[int, int]:
+        """The lines of a tile that one instruction of a warp moves, and how many bytes of each.
+
+        Four lanes share a row of 8x8 elements, or of what is as wide: operands have 4 bytes or an element in each lane,
+        accumulators two neighbours of a row.
+        """
+        fragment = self._move.fragment
+        element = fragment.bits // 8
+        span = 8 * element if fragment.use == "acc" else max(_LDM_UNIT, 4 * element)
+        return min(4 if self._apart else 8, self._move.lines), min(span, self._move.length * element)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the neighbours that a lane holds lie on two lines, so that each is moved alone.
+
+        Fragments 8 high are multiplied as their transposes, whose rows are columns. Halves are transposed back first.
+        """
+        fragment = self._move.fragment
+        along = self._move.row_major != fragment.shape.startswith("m8n32")
+        return fragment.use == "acc" and fragment.bits >= 32 and not along
+
+    def _starts(self, flat: Any, ldm: int, span: int) -> Any:
+        """Where the pieces of ``span`` bytes of each tile begin, in the order of instructions; tiles × pieces."""
+        element = self._move.fragment.bits // 8
+        lines = np.arange(self._move.lines)
+        if self._apart:
+            # Of eight lines first the even, then the odd ones.
+            lines = lines.reshape(-1, 4, 2).swapaxes(1, 2).reshape(-1)
+        across = np.arange(0, self._move.length * element, span)
+        return flat[:, None] + (across[:, None] + lines * (ldm * element)).reshape(-1)
 
 
 def multiplies(statement: Statement, product: matrix.Product, registers: list[list[int]]) -> Step:
