@@ -2,8 +2,8 @@
 
     python tests/gpu/prove_executor.py [--arch sm_90] [--draws 320] [--jobs N] [--to tests/gpu/records]
 
-Configurations are drawn over all axes by a fixed seed, as many of each kind as of the others. Each is compiled once: the
-executor runs the PTX, the GPU the machine code that was assembled from it. Both get the same arguments and the same
+Configurations are drawn over all axes by a fixed seed, as many of each kind as of the others. Each is compiled once:
+the executor runs the PTX, the GPU the machine code that was assembled from it. Both get the same arguments and the same
 bytes, on the configuration's hostile problems, and every buffer that they return is compared whole, the guards around
 the matrices among it; D has to be the exact result besides. Exit status 0 where all bytes are equal, all results are
 exact, and the executor found nothing.
