@@ -29,6 +29,8 @@ gpu-test: $(STAMP)
 # The long proofs, which need a GPU, and their records, which are committed.
 proof: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
+	$(BIN)/python tests/gpu/prove_executor.py
+	$(BIN)/python tests/gpu/prove_counts.py
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py

@@ -340,7 +340,9 @@ class Line:
     @property
     def within(self) -> bool:
         """Whether they agree; what was not counted does not."""
-        return self.ratio is not None and abs(self.ratio - 1) <= WITHIN
+        if self.executor is None or self.hardware is None:
+            return False
+        return abs(self.executor - self.hardware) <= WITHIN * self.hardware
 
     def __str__(self) -> str:
         ours, theirs = (f"{x:.0f}" if x is not None else "-" for x in (self.executor, self.hardware))
