@@ -104,7 +104,7 @@ def profile(tool: Path, metrics: Sequence[str], program: Sequence[str], limit_s:
         Refusal: it counted nothing, or did not end.
         Unreadable: its table cannot be read.
     """
-    wanted, absent = list(metrics), []
+    wanted, absent = list(metrics), list[str]()
     while wanted:
         command = _command(tool, wanted, program)
         said, table = _profiled(command, limit_s)
