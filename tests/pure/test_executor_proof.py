@@ -104,13 +104,11 @@ def test_what_is_within_the_limit(executor: float | None, hardware: float | None
     assert prove_counts.agrees([line(executor, hardware, demanded=False)])
 
 
-def test_counters_of_copies_count_where_there_are_copies() -> None:
-    figure = prove_counts.Figure("sectors", lambda _: 0, (("a",), ("b",)), (("c", "d"), ("e",)))
-    assert figure.counted({"b": 1, "c": 10}, copies=False) == 1
-    assert figure.counted({"a": 2, "b": 1, "c": 10, "d": 5}, copies=True) == 17
-    assert figure.counted({"a": 2, "c": 10, "e": 4}, copies=True) == 6
-    assert figure.counted({"a": 2, "c": 10}, copies=True) is None
-    assert figure.counted({"c": 10}, copies=False) is None
+def test_the_first_alternative_that_is_there_is_summed() -> None:
+    figure = prove_counts.Figure("sectors", lambda _: 0, (("a", "b"), ("c",)))
+    assert figure.counted({"a": 2, "b": 1, "c": 10}) == 3
+    assert figure.counted({"a": 2, "c": 10}) == 10
+    assert figure.counted({"a": 2}) is None
 
 
 def test_tensor_instructions_are_not_said_without_a_disassembler() -> None:

@@ -36,6 +36,7 @@ class Counts:
         global_load_requests, global_load_sectors: instructions of a warp, and the sectors that they touch.
         global_store_requests, global_store_sectors: the same of stores.
         shared_load_wavefronts, shared_store_wavefronts: passes through the banks; asynchronous copies store.
+        shared_copy_wavefronts: those of the stores that asynchronous copies make.
         shared_load_conflicts, shared_store_conflicts: those of them that a layout without conflicts would save.
         tensor_instructions: matrix instructions of a warp, as PTX has them.
         multiply_adds: in matrix instructions.
@@ -53,6 +54,7 @@ class Counts:
     global_store_sectors: int = 0
     shared_load_wavefronts: int = 0
     shared_store_wavefronts: int = 0
+    shared_copy_wavefronts: int = 0
     shared_load_conflicts: int = 0
     shared_store_conflicts: int = 0
     tensor_instructions: int = 0

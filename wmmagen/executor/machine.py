@@ -311,8 +311,8 @@ class Machine:
         rows = spread.reshape(-1, WARP)
         return np.asarray(rows[(rows != ABSENT).any(axis=1)])
 
-    def count_access(self, space: Space, flat: Array, nbytes: int, *, stores: bool) -> None:
-        """Count accesses of ``nbytes`` at places (warps × lanes)."""
+    def count_access(self, space: Space, flat: Array, nbytes: int, *, stores: bool, copies: bool = False) -> None:
+        """Count accesses of ``nbytes`` at places (warps × lanes); ``copies`` are stores of asynchronous copies."""
         counts = self.counts
         if not flat.size:
             return
@@ -328,6 +328,7 @@ class Machine:
             wavefronts, conflicts = self.meter.wavefronts(flat, nbytes)
             if stores:
                 counts.shared_store_wavefronts += wavefronts
+                counts.shared_copy_wavefronts += wavefronts if copies else 0
                 counts.shared_store_conflicts += conflicts
             else:
                 counts.shared_load_wavefronts += wavefronts

@@ -255,7 +255,7 @@ def copies(target: Access, source: Access, read: int) -> Step:
         machine.copies.append(Copies(statement, kept, machine.committed[kept], flat, inside, read, nbytes))
         if read:
             machine.count_access(origin, machine.by_warp(inside, kept), nbytes, stores=False)
-        machine.count_access(shared, machine.by_warp(flat, kept), nbytes, stores=True)
+        machine.count_access(shared, machine.by_warp(flat, kept), nbytes, stores=True, copies=True)
 
     return step
 
