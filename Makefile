@@ -35,6 +35,7 @@ proof: $(STAMP)
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py
 	$(BIN)/python tests/gpu/prove_timing.py
+	$(BIN)/python tests/gpu/prove_ceiling.py
 	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300
 	$(BIN)/python tests/gpu/prove_sweep.py --arch sm_75 --trials 40
 

@@ -12,7 +12,7 @@ from wmmagen import derive
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch, Pointer, Subject
 from wmmagen.config import KernelConfig, Operation, parse
-from wmmagen.dtypes import ElementType
+from wmmagen.dtypes import ELEMENT_TYPES, ElementType
 from wmmagen.errors import Fault
 from wmmagen.layout import value_dtype
 from wmmagen.nvrtc import Binary
@@ -41,6 +41,8 @@ class NumpyBackend:
     runs_done: list[str] = field(default_factory=list)
     name: str = "gpu"
     device: str = "a card of NumPy (sm_75)"
+    multiprocessors: int = 2
+    l2_bytes: int = 1 << 20
 
     def runs(self, arch: Arch) -> bool:
         return arch.sm <= self.arch.sm
@@ -52,6 +54,10 @@ class NumpyBackend:
         self._fail(launch)
         self.runs_done.append(launch.entry)
         back = [buffer.copy() for buffer in buffers]
+        if launch.entry.startswith("ceiling_"):
+            _measure(launch, back)
+            self.spoil(launch.entry, back[-1].reshape(1, -1))
+            return back
         call = _Call.read(launch)
         o, m = call.operation, self._rows(launch, call.n)
         target = _view(back, call.d, o.d, m, call.n, call.ldd)
@@ -168,3 +174,63 @@ def _view(
         flat[:needed].view(dtype), (lines, length), (ld * dtype.itemsize, dtype.itemsize)
     )
     return view if row_major else view.T
+
+
+def _measure(launch: Launch, back: list[Bytes]) -> None:
+    """What a loop that measures the device leaves behind; see the templates of that name."""
+    _, kind, *words = launch.entry.split("_")
+    if kind == "memory":
+        _move(words[0], launch, back)
+        return
+    left, right = (buffer.view(np.float16).astype(np.float64) for buffer in back[:2])
+    m, n, k = map(int, words[2].split("x"))
+    turns = launch.arguments[-1]
+    warps = launch.block[0] // 32
+    sums = (_multiply_held if kind == "registers" else _multiply_shared)(left, right, m, n, k, warps, words)
+    one = (float(turns) * sums).astype(value_dtype(ELEMENT_TYPES[words[1]])).reshape(-1).view(np.uint8)  # type: ignore[arg-type]
+    back[2].reshape(-1, one.size)[:] = one
+
+
+def _multiply_held(
+    left: np.ndarray, right: np.ndarray, m: int, n: int, k: int, warps: int, words: list[str]
+) -> np.ndarray:
+    a, b = left.reshape(warps, -1, m, k), right.reshape(warps, -1, k, n)
+    rows, cols = a.shape[1], b.shape[1]
+    sums = np.zeros((warps, rows, cols, m, n))
+    for step in range(max(rows, cols)):
+        for i in range(rows):
+            for j in range(cols):
+                x, y = ((i + step) % rows, j) if rows >= cols else (i, (j + step) % cols)
+                sums[:, i, j] += a[:, x] @ b[:, y]
+    return sums
+
+
+def _multiply_shared(
+    left: np.ndarray, right: np.ndarray, m: int, n: int, k: int, warps: int, words: list[str]
+) -> np.ndarray:
+    rows, cols = map(int, words[3].split("x"))
+    d = left.reshape(2 * rows, -1) @ right.reshape(2 * cols, -1).T
+    tiles = [
+        d[row : row + m, col : col + n]
+        for warp in range(warps)
+        for row in range(warp // 2 * rows, (warp // 2 + 1) * rows, m)
+        for col in range(warp % 2 * cols, (warp % 2 + 1) * cols, n)
+    ]
+    return np.stack(tiles)
+
+
+def _move(access: str, launch: Launch, back: list[Bytes]) -> None:
+    source, target = (buffer.view(np.uint32).reshape(-1, 4) for buffer in back)
+    *_, vectors, accesses = launch.arguments
+    threads = launch.grid[0] * launch.block[0]
+    rounds = vectors // threads  # type: ignore[operator]
+    passes = accesses // rounds  # type: ignore[operator]
+    for thread in range(threads) if access == "read" else ():
+        target[thread] = source[thread::threads].sum(axis=0) * passes
+    for number in range(rounds) if access != "read" else ():
+        places = np.arange(number * threads, (number + 1) * threads)
+        target[places] = 0
+        target[places, 0] = places
+        if access == "copy":
+            target[places] = source[places]
+        target[places, 3] += np.uint32((passes - 1) * rounds + number)

@@ -306,10 +306,48 @@ def bench(
     return 0 if table.right else 1
 
 
-def _one_of(option: str, word: str, words: Any) -> Any:
-    """``word`` where it is one of the literal type ``words``."""
+@app.command()
+def ceiling(
+    arch: ArchName = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="KIND", help="register, shared or memory; all where it is left out.")
+    ] = None,
+    data: Annotated[str, typer.Option("--data", help="normal, integers or both: what the operands hold.")] = "both",
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="The record's file [sweeps/ceilings/<device>.json].")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Measure what WMMA and memory of this GPU can do."""
+    from wmmagen import ceiling as measuring
+    from wmmagen import ceilings, show
+    from wmmagen.emit import may_write, write
+    from wmmagen.foundry import Foundry, usable_cores
+
+    kinds = get_args(ceilings.Kind) if only is None else (_one_of("--only", only, ceilings.Kind),)
+    on = get_args(Data) if data == "both" else (_one_of("--data", data, Data, "both"),)
+    target = _arch(arch)
+    with pick.pick("gpu", target) as place:
+        (_aside if as_json else _say)(place.first_line)
+        file = to or ceilings.FOLDER / ceilings.file_name(str(place.device))
+        older = ceilings.read(file) if file.is_file() else None
+        if not may_write(file.parent):
+            raise RequestError(f"{file} cannot be written", "choose another file: --to FILE")
+        with Foundry(usable_cores(), gives_way=True) as foundry:
+            for order in measuring.orders(target, kinds):
+                foundry.begin(order)
+            record = measuring.measure(
+                target, place, kinds, on, measuring.PROTOCOL, foundry.compile, lambda f: _aside(show.ceiling(f))
+            )
+    write(file, record.over(older).to_text())
+    _answer(record.as_json() | {"file": str(file)}, f"{show.ceilings(record)}\n\nRecord: {file}", as_json)
+    return 0 if record.whole else 1
+
+
+def _one_of(option: str, word: str, words: Any, *more: str) -> Any:
+    """``word`` where it is one of the literal type ``words``; ``more`` are named beside them."""
     if word not in get_args(words):
-        raise ConfigError(f"{option} {word!r} is not known", f"one of: {' '.join(get_args(words))}")
+        raise ConfigError(f"{option} {word!r} is not known", f"one of: {' '.join((*get_args(words), *more))}")
     return word
 
 

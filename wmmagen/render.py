@@ -20,6 +20,7 @@ from wmmagen import coverage, derive, rules, selftest
 from wmmagen.arch import Arch
 from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
+from wmmagen.dtypes import ElementType
 from wmmagen.expr import Expr
 from wmmagen.rules import Rule, Scope
 
@@ -157,6 +158,30 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
         {**_words(config), "arch": arch.name, "symbol": symbol, "acceptable": acceptable, "spoilt": calls},
         numbers=_selftest_numbers(config),
     )
+
+
+def render_loop(
+    kind: str,
+    kernel: str,
+    a: ElementType | None,
+    acc: ElementType | None,
+    constants: Mapping[str, tuple[int, str]],
+    structure: Mapping[str, Any],
+) -> str:
+    """A loop that measures what a chip can do, of ``ceiling_<kind>.cu.jinja``.
+
+    Args:
+        kind: which template.
+        kernel: the kernel's symbol.
+        a, acc: element types of operands and of sums; None where nothing is multiplied.
+        constants: by name, value and meaning.
+        structure: what else the template asks.
+    """
+    headers = sorted({t.header for t in (a, acc) if t is not None and t.header} | {"mma.h"})
+    declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
+    v = {name: value for name, (value, _) in constants.items()} | dict(structure)
+    context = {"kernel": kernel, "a": a, "acc": acc, "headers": headers, "v": v, **structure}
+    return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
 
 
 def _argument(field: str, value: int | float) -> str:

@@ -23,6 +23,8 @@ from wmmagen.trial import Run, tflops
 
 if TYPE_CHECKING:
     from wmmagen.bench import Baseline, Row, Table
+    from wmmagen.ceilings import Figure as CeilingFigure
+    from wmmagen.ceilings import Record as Ceilings
 
     # Optuna takes a second to import, and most commands have no use for it.
     from wmmagen.job import Result
@@ -156,6 +158,43 @@ def _bench_row(number: int, row: Row) -> list[str]:
         f"{number:>3}. {row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
         f"{shares[0]:>10} {shares[1]:>9}  {row.name}{_flagged(row.flags)}"
     ]
+
+
+_CEILINGS = {
+    "register": "Products of fragments that stay in registers",
+    "shared": "Products of fragments that are loaded from shared memory, by the warp's tile",
+    "memory": "Accesses of 16 bytes, past the L1",
+}
+
+
+def ceilings(record: Ceilings) -> str:
+    """The limits of a device, a table for each kind."""
+    lines = [
+        f"{record.device}: {record.multiprocessors} multiprocessors, {record.l2_bytes / 2**20:.0f} MiB of L2. Median "
+        "and 95 % interval; warps are those of a multiprocessor, in the best of the ways that were tried."
+    ]
+    for kind, title in _CEILINGS.items():
+        figures = [figure for figure in record.figures if figure.kind == kind]
+        if figures:
+            unit = figures[0].unit
+            lines += ["", f"{title}:", f"{unit:>9} {'interval':>20} {'warps':>6} {'MHz':>13} {'W':>5}"]
+            lines += map(ceiling, figures)
+    return "\n".join(lines)
+
+
+def ceiling(figure: CeilingFigure) -> str:
+    """A limit in a line."""
+    words = " ".join(figure.words.values())
+    if figure.timing is None or figure.interval is None:
+        return f"{'none':>9} {words}: {figure.reason}"
+    low, high = figure.interval
+    timing = figure.timing
+    clocks = "{}-{}".format(*timing.clock_range_mhz) if timing.clock_range_mhz else "-"
+    power = f"{timing.power_w:.0f}" if timing.power_w is not None else "-"
+    return (
+        f"{figure.rate:>9.1f} {f'[{low:.1f}, {high:.1f}]':>20} {figure.warps:>6} {clocks:>13} {power:>5}  {words}"
+        f"{_flagged((*timing.flags, *timing.throttle))}"
+    )
 
 
 def _flagged(flags: Sequence[str]) -> str:

@@ -33,6 +33,7 @@ RIGHT: dict[str, list[str]] = {
     "validate": ["validate", SMALL, "--arch", "sm_75", "--problem", "32"],
     "space": ["space", "--arch", "sm_75", "--fix", "inst=16x16x16,warps=2x2,frags=2x4", "--list", "2"],
     "bench": ["bench", SMALL, "--arch", "sm_75", "--problem", "64"],
+    "ceiling": ["ceiling", "--arch", "sm_75", "--only", "register", "--data", "normal"],
     "sweep": [*SWEEP, "--trials", "1"],
     "emit": ["emit", SMALL, "--arch", "sm_75", "--to", "a folder"],
 }

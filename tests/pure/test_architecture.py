@@ -25,7 +25,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "selftest": (("rules", "derive", "config"), ()),
-    "render": (("selftest", "rules", "derive", "coverage", "config", "arch", "expr"), ("jinja2",)),
+    "render": (("selftest", "rules", "derive", "coverage", "config", "arch", "dtypes", "expr"), ("jinja2",)),
     "schemas": (("errors",), ()),
     "documents": (("schemas", "rules", "config", "dtypes"), ()),
     "nvrtc": (("arch", "errors"), ("cuda",)),
@@ -142,6 +142,15 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "profile": (("trial", "layout", "executor", "backends", "nvrtc", "config", "errors"), ()),
+    "loops": (("backends", "coverage", "layout", "render", "instructions", "timing", "arch"), ()),
+    "ceilings": (("timing", "errors"), ()),
+    "ceiling": (
+        (
+            "ceilings", "loops", "trial", "chips", "backends", "backends.pick", "foundry", "nvrtc", "instructions",
+            "timing", "arch", "errors",
+        ),
+        (),
+    ),
     "bench": (
         (
             "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
@@ -150,11 +159,15 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "show": (
-        ("job", "bench", "tune", "trial", "lint", "records", "rules", "space", "doctor", "timing", "config"),
+        (
+            "job", "bench", "ceilings", "tune", "trial", "lint", "records", "rules", "space", "doctor", "timing",
+            "config",
+        ),
         ("rich",),
     ),
     "cli": (
         (
+            "ceiling", "ceilings",
             "job", "bench", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules",
             "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch", "errors",
         ),

@@ -56,7 +56,7 @@ def of(times: dict[bytes, float]) -> Callable[[Any], float]:
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[GpuBackend, Child]]:
-    monkeypatch.setattr(gpu, "_chosen", lambda index: DeviceInfo(index, "NVIDIA H200", 90, 141 << 30))
+    monkeypatch.setattr(gpu, "_chosen", lambda index: DeviceInfo(index, "NVIDIA H200", 90, 141 << 30, 132, 50 << 20))
     monkeypatch.setattr(foundry, "compile_source", lambda text, entry, arch: binary(entry, arch))
 
     def build(times: dict[bytes, float]) -> tuple[GpuBackend, Child]:

@@ -72,6 +72,14 @@ class Backend(Protocol):
     def clocked(self) -> bool:
         """Whether :meth:`time` measures anything here."""
 
+    @property
+    def multiprocessors(self) -> int:
+        """How many run here side by side."""
+
+    @property
+    def l2_bytes(self) -> int:
+        """Size of the L2; 0 where there is none."""
+
     def runs(self, arch: Arch) -> bool:
         """Whether a kernel compiled for ``arch`` can be run here, as it is or assembled again."""
 

@@ -41,6 +41,14 @@ class CpuBackend:
     def clocked(self) -> bool:
         return False
 
+    @property
+    def multiprocessors(self) -> int:
+        return 1
+
+    @property
+    def l2_bytes(self) -> int:
+        return 0
+
     def runs(self, arch: Arch) -> bool:
         return True
 

@@ -45,12 +45,16 @@ class DeviceInfo:
         name: ``NVIDIA H200``.
         sm: 10 * major + minor of its compute capability.
         memory_bytes: all of its memory.
+        multiprocessors: how many it has.
+        l2_bytes: size of its L2.
     """
 
     index: int
     name: str
     sm: int
     memory_bytes: int
+    multiprocessors: int
+    l2_bytes: int
 
     def __str__(self) -> str:
         return f"{self.name} (sm_{self.sm})"
@@ -87,7 +91,10 @@ def _describe(driver: types.ModuleType, index: int) -> DeviceInfo:
     major = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
     minor = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
     memory = _call(driver, driver.cuDeviceTotalMem, handle)
-    return DeviceInfo(index, name.split(b"\0")[0].decode(errors="replace"), 10 * major + minor, memory)
+    processors = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle)
+    l2_bytes = _call(driver, driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, handle)
+    word = name.split(b"\0")[0].decode(errors="replace")
+    return DeviceInfo(index, word, 10 * major + minor, memory, processors, l2_bytes)
 
 
 def _initialised() -> types.ModuleType:
@@ -147,6 +154,14 @@ class GpuBackend:
     def arch(self) -> Arch:
         """The architecture of the device."""
         return self._arch
+
+    @property
+    def multiprocessors(self) -> int:
+        return self._info.multiprocessors
+
+    @property
+    def l2_bytes(self) -> int:
+        return self._info.l2_bytes
 
     @property
     def worker_pid(self) -> int | None:

@@ -1,0 +1,137 @@
+"""The loops that measure a chip: they compile to what they promise, and the executor gets their exact sums."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wmmagen import loops, nvrtc, sass
+from wmmagen.arch import ARCHS
+from wmmagen.backends.cpu import CpuBackend
+from wmmagen.errors import MissingPiece
+from wmmagen.instructions import Instruction
+from wmmagen.loops import MemoryLoop, Products, RegisterLoop, SharedLoop
+from wmmagen.nvrtc import Binary
+
+NEWEST, OLDEST = 120, 75
+MADE = loops.made()
+F32 = [inst for inst in MADE if inst.acc.name == "f32"]
+TILE = (32, 64)
+
+
+@functools.cache
+def compiled(loop: Any, sm: int) -> Binary:
+    binary = nvrtc.compile_source(loop.text(ARCHS[sm]), loop.entry, ARCHS[sm])
+    assert "warning" not in binary.log
+    assert (binary.spill_bytes, binary.stack_bytes) == (0, 0)
+    return binary
+
+
+def inner_loop(binary: Binary, kind: sass.Kind) -> list[sass.Op]:
+    try:
+        tool = sass.locate()
+    except MissingPiece as missing:
+        pytest.skip(f"{missing.message}: {missing.fix}")
+    kernel = sass.parse(sass.disassemble(tool, binary.cubin), binary.entry)
+    # Outside of it no other loop holds such instructions, so all of the work is in it.
+    (found,) = kernel.innermost(kind)
+    return list(found.ops)
+
+
+def demand_products(loop: Products, ops: list[sass.Op]) -> None:
+    """Every product of a turn, no more, of the kind that the table promises, and no local memory."""
+    assert loop.inst.machine is not None
+    made = [product for op in ops if (product := sass.product(op)) is not None]
+    assert {product.word for product in made} == {loop.inst.machine.matrix}
+    i = loop.inst
+    assert sum(product.volume for product in made) == loop.products(1) * i.m * i.n * i.k
+
+
+#: Each instruction on one architecture, and each architecture with one instruction.
+PAIRS = [(inst, 90) for inst in MADE] + [(MADE[0], sm) for sm in (75, 80, 86, 100, 120)]
+
+
+@pytest.mark.parametrize(("inst", "sm"), PAIRS, ids=str)
+def test_products_in_registers_are_all_that_the_loop_holds(inst: Instruction, sm: int) -> None:
+    loop = RegisterLoop(inst)
+    ops = inner_loop(compiled(loop, sm), sass.Kind.MATRIX)
+    demand_products(loop, ops)
+    assert not [op for op in ops if sass.access(op) is not None]
+    kinds = Counter(sass.kind_of(op) for op in ops)
+    # What counts the turns, and nothing of each product.
+    assert len(ops) - kinds[sass.Kind.MATRIX] <= 6
+
+
+@pytest.mark.parametrize(("inst", "sm"), [*((i, 90) for i in F32), (MADE[0], OLDEST), (MADE[0], NEWEST)], ids=str)
+def test_fragments_from_shared_memory_are_loaded_in_every_turn(inst: Instruction, sm: int) -> None:
+    assert inst.machine is not None
+    loop = SharedLoop(inst, TILE)
+    ops = inner_loop(compiled(loop, sm), sass.Kind.MATRIX)
+    demand_products(loop, ops)
+    words = Counter(access.word for op in ops if (access := sass.access(op)) is not None)
+    along, _ = inst.machine.shared
+    # Each loads four matrices of 8x8 at most.
+    assert set(words) == {along} and words[along] >= sum(loop.tile) * loops.SHARED_K_STEPS * inst.k // 256
+
+
+@pytest.mark.parametrize("sm", [OLDEST, 90, NEWEST])
+@pytest.mark.parametrize("access", ["read", "write", "copy"])
+def test_memory_is_accessed_in_16_bytes(access: Any, sm: int) -> None:
+    loop = MemoryLoop(access, 512, 3, 4)
+    words = Counter(a.word for op in inner_loop(compiled(loop, sm), sass.Kind.MEMORY) if (a := sass.access(op)))
+    expected = {"read": ["LDG.128"], "write": ["STG.128"], "copy": ["LDG.128", "STG.128"]}[access]
+    assert words == dict.fromkeys(expected, loops.MEMORY_UNROLL)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What they compute.
+
+
+def run(loop: Products, blocks: int, turns: int) -> list[Any]:
+    buffers = loops.buffers(loop, blocks, "integers")
+    return CpuBackend().run(compiled(loop, 90), loops.launch(loop, blocks, turns), buffers)
+
+
+@pytest.mark.parametrize("inst", MADE, ids=str)
+def test_the_executor_gets_the_exact_sums_of_registers(inst: Instruction) -> None:
+    loop = RegisterLoop(inst)
+    returned = run(loop, 1, 2)
+    assert loops.wrong(loop, 1, 2, returned) == ""
+    # The same bits are no result of any other number of turns, none at all among them.
+    assert "sums are wrong" in loops.wrong(loop, 1, 3, returned)
+    assert "sums are wrong" in loops.wrong(loop, 1, 0, returned)
+
+
+@pytest.mark.parametrize("inst", F32, ids=str)
+def test_the_executor_gets_the_exact_sums_from_shared_memory(inst: Instruction) -> None:
+    loop = SharedLoop(inst, TILE)
+    returned = run(loop, 2, 1)
+    assert loops.wrong(loop, 2, 1, returned) == ""
+    assert "sums are wrong" in loops.wrong(loop, 2, 2, returned)
+
+
+@pytest.mark.parametrize("access", ["read", "write", "copy"])
+def test_the_executor_moves_every_vector(access: Any) -> None:
+    loop = MemoryLoop(access, 512, 3, 4)
+    returned = CpuBackend().run(compiled(loop, 90), loop.launch, loop.buffers)
+    assert loop.wrong(returned) == ""
+    fewer = MemoryLoop(access, 512, 3, 8)
+    assert "vectors are wrong" in fewer.wrong(returned)
+    returned[1] = returned[1].copy()
+    returned[1][-1] ^= np.uint8(1)
+    assert "1 of" in loop.wrong(returned)
+
+
+def test_a_loop_that_leaves_out_a_product_is_wrong() -> None:
+    loop = RegisterLoop(MADE[0])
+    text = loop.text(ARCHS[90])
+    spoilt = text.replace("          wmma::mma_sync(", "          if (i + j + step < 9) wmma::mma_sync(")
+    assert spoilt != text
+    buffers = loops.buffers(loop, 1, "integers")
+    binary = nvrtc.compile_source(spoilt, loop.entry, ARCHS[90])
+    returned = CpuBackend().run(binary, loops.launch(loop, 1, 2), buffers)
+    assert "of 16384 sums are wrong" in loops.wrong(loop, 1, 2, returned)
