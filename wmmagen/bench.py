@@ -3,6 +3,10 @@
 A share is the lower end of the interval of quotients of one comparison, never the quotient of two medians from two
 runs: the library itself moves by several per cent between runs, through the clock. What could not be measured has a
 reason.
+
+The ceiling, a loop of the same instruction on the same kind of data that loads nothing, takes turns with the kernels in
+a comparison of its own: nothing draws as much power, and beside it kernels and library would run at a lower clock than
+they do without it.
 """
 
 from __future__ import annotations
@@ -12,15 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wmmagen import denominators, foundry, rules, trial
+from wmmagen import ceiling, denominators, foundry, instructions, rules, trial
 from wmmagen.arch import Arch
-from wmmagen.backends import Subject
+from wmmagen.backends import Backend, Subject
 from wmmagen.backends.pick import Place
 from wmmagen.backends.product import Library
 from wmmagen.config import KernelConfig, Problem, name
 from wmmagen.denominators import Denominator, Figure, Kind
 from wmmagen.errors import CompileError, Fault, MissingPiece, RequestError
 from wmmagen.foundry import Compiler
+from wmmagen.instructions import Instruction
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome
 from wmmagen.timing import Ratio, Timing, TimingProtocol
@@ -44,6 +49,7 @@ class Row:
         ratios: the denominator's time over the kernel's, by kind; without what has no figure. Empty where the kernel is
             foreign.
         foreign: see :data:`FOREIGN`.
+        of_ceiling: the kernel's rate over that of its instruction's ceiling; None where there is none.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Row:
     timing: Timing | None = None
     ratios: dict[Kind, Ratio] = dataclasses.field(default_factory=dict)
     foreign: bool = False
+    of_ceiling: Ratio | None = None
 
     @property
     def tflops(self) -> float | None:
@@ -73,9 +80,8 @@ class Row:
             "median_us": timing.median_us if timing else None,
             "interval_us": list(timing.interval_us) if timing else None,
             "tflops": self.tflops,
-            # No ceiling of WMMA is measured by any command yet.
             "share": {key: self.ratios[kind].low if kind in self.ratios else None for kind, key in kinds.items()}
-            | {"ceiling": None},
+            | {"ceiling": self.of_ceiling.low if self.of_ceiling else None},
             "flags": list(self.flags),
             **_around(timing),
         }
@@ -124,6 +130,44 @@ class Baseline:
         }
 
 
+@dataclass(frozen=True)
+class Limit:
+    """The ceiling of one instruction.
+
+    Attributes:
+        inst: which one.
+        loop: what measured it, in the best way to fill the device; None where it could not be.
+        timing: in turns with the kernels; None where there is none.
+        reason: why there is no time; empty where there is one.
+    """
+
+    inst: Instruction
+    loop: ceiling.Ready | None = None
+    timing: Timing | None = None
+    reason: str = ""
+
+    @property
+    def tflops(self) -> float | None:
+        """10^12 operations per second; None without a time."""
+        return self.loop.operations / self.timing.median_us / 1e6 if self.loop and self.timing else None
+
+    def as_json(self) -> dict[str, Any]:
+        """An element of ``ceilings`` of ``bench --json``."""
+        timing = self.timing
+        return {
+            "types": [self.inst.a.name, self.inst.acc.name],
+            "shape": self.inst.shape,
+            "data": timing.data if timing else None,
+            "median_us": timing.median_us if timing else None,
+            "interval_us": list(timing.interval_us) if timing else None,
+            "tflops": self.tflops,
+            "warps": self.loop.warps if self.loop else None,
+            "reason": self.reason,
+            "flags": list(timing.flags) if timing else [],
+            **_around(timing),
+        }
+
+
 def _around(timing: Timing | None) -> dict[str, Any]:
     """What the sensors said while it was measured."""
     return {
@@ -137,11 +181,12 @@ def _around(timing: Timing | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Table:
-    """What :func:`measure` found: rows and baselines in the order of the request."""
+    """What :func:`measure` found: rows, baselines and ceilings in the order of the request."""
 
     device: str
     rows: tuple[Row, ...]
     baselines: tuple[Baseline, ...]
+    limits: tuple[Limit, ...] = ()
 
     @property
     def right(self) -> bool:
@@ -163,6 +208,8 @@ def measure(
     place: Place,
     protocol: TimingProtocol,
     compiler: Compiler = foundry.compile_source,
+    *,
+    ceilings: bool = False,
 ) -> Table:
     """Check, time and compare kernels on one size, those of one operation in turns with each other.
 
@@ -171,6 +218,8 @@ def measure(
         size: M, N and K.
         place: where; its library, where it has one, gives the denominators.
         protocol: how they are timed, and on which data.
+        compiler: what compiles them.
+        ceilings: whether the ceilings of their instructions are measured, too.
 
     Raises:
         IllegalConfig: one of ``configs`` does not take ``size``.
@@ -188,30 +237,47 @@ def measure(
         rules.demand(config, arch, problem)
     rows: dict[KernelConfig, Row] = {}
     baselines: list[Baseline] = []
+    limits: list[Limit] = []
     for problem in dict.fromkeys(problems):
         group = [config for config, own in zip(configs, problems, strict=True) if own == problem]
-        found, beside = _group(list(dict.fromkeys(group)), arch, problem, place, protocol, compiler)
-        rows |= found
+        contenders, found = _contenders(list(dict.fromkeys(group)), arch, problem, place, protocol, compiler)
+        timed, beside = _in_turns(contenders, arch, problem, place, protocol)
+        found |= timed
         baselines += beside
-    return Table(backend.device, tuple(rows[config] for config in configs), tuple(baselines))
+        if ceilings:
+            right = [one for one in contenders if found[one.config].outcome is Outcome.OK]
+            shares, above = _under_ceilings(right, arch, problem, backend, protocol, compiler)
+            found |= {c: dataclasses.replace(found[c], of_ceiling=share) for c, share in shares.items()}
+            limits += above
+        rows |= found
+    return Table(backend.device, tuple(rows[config] for config in configs), tuple(baselines), tuple(limits))
 
 
-def _group(
+def _contenders(
     configs: Sequence[KernelConfig],
     arch: Arch,
     problem: Problem,
     place: Place,
     protocol: TimingProtocol,
     compiler: Compiler,
-) -> tuple[dict[KernelConfig, Row], list[Baseline]]:
-    """The rows of kernels of one problem, and its baselines."""
-    backend, rows, contenders = place.demanded(), {}, []
+) -> tuple[list[_Contender], dict[KernelConfig, Row]]:
+    """Kernels of one problem that are right, and the rows of the others."""
+    rows, contenders = {}, []
     for config in configs:
         ready = _contender(config, arch, problem, place, protocol, compiler)
         if isinstance(ready, Row):
             rows[config] = ready
         else:
             contenders.append(ready)
+    return contenders, rows
+
+
+def _in_turns(
+    contenders: Sequence[_Contender], arch: Arch, problem: Problem, place: Place, protocol: TimingProtocol
+) -> tuple[dict[KernelConfig, Row], list[Baseline]]:
+    """The rows of kernels of one problem, and its baselines."""
+    backend = place.demanded()
+    rows: dict[KernelConfig, Row] = {}
     baselines = [_baseline(one, place.library, protocol) for one in denominators.denominators(problem)]
     if not contenders:
         return rows, baselines
@@ -222,8 +288,7 @@ def _group(
     except Fault as fault:
         # Each ran alone a moment ago, and each can be asked for alone: nobody is blamed for the others.
         detail = f"in turns with {len(subjects) - 1} others: {fault.message}"
-        failed = {c.config: Row(name(c.config), problem, Outcome(fault.outcome), detail) for c in contenders}
-        return rows | failed, baselines
+        return {c.config: Row(name(c.config), problem, Outcome(fault.outcome), detail) for c in contenders}, baselines
     for place_in_turn, (number, _) in enumerate(opponents, start=len(contenders)):
         baselines[number] = dataclasses.replace(baselines[number], timing=comparison.timings[place_in_turn])
     foreign = backend.foreign(arch)
@@ -237,6 +302,56 @@ def _group(
         )
         rows[one.config] = _checked_again(timed, one, place)
     return rows, baselines
+
+
+def _under_ceilings(
+    contenders: Sequence[_Contender],
+    arch: Arch,
+    problem: Problem,
+    backend: Backend,
+    protocol: TimingProtocol,
+    compiler: Compiler,
+) -> tuple[dict[KernelConfig, Ratio], list[Limit]]:
+    """Each kernel's share of its instruction's ceiling, where there is one, and the ceilings; all timed in turns."""
+    uses = {one.config: _instruction(one.config) for one in contenders}
+    needed = dict.fromkeys(uses.values())
+    if backend.foreign(arch):
+        return {}, [Limit(inst, reason="the kernels were assembled again for this card") for inst in needed]
+    limits = [_limit(inst, arch, backend, protocol, compiler) for inst in needed]
+    loops = [limit.loop for limit in limits if limit.loop]
+    if not loops:
+        return {}, limits
+    try:
+        subjects = [*(one.subject for one in contenders), *(loop.subject for loop in loops)]
+        comparison = trial.compare(subjects, backend, protocol)
+    except Fault as fault:
+        return {}, [limit if limit.reason else dataclasses.replace(limit, reason=fault.message) for limit in limits]
+    places = {loop.loop.inst: at for at, loop in enumerate(loops, start=len(contenders))}
+    shares = {}
+    for number, one in enumerate(contenders):
+        at = places.get(uses[one.config])
+        if at is not None:
+            # A time is of a launch, and launches differ in how much they do.
+            work = trial.operations_of(problem) / loops[at - len(contenders)].operations
+            shares[one.config] = comparison.ratio(number, at).scaled(work)
+    timings = {inst: comparison.timings[at] for inst, at in places.items()}
+    return shares, [dataclasses.replace(limit, timing=timings.get(limit.inst)) for limit in limits]
+
+
+def _instruction(config: KernelConfig) -> Instruction:
+    o, inst = config.operation, config.inst
+    found = instructions.find(o.a, o.acc, inst.m, inst.n, inst.k)
+    assert found is not None, "a legal configuration has an instruction of the table"
+    return found
+
+
+def _limit(inst: Instruction, arch: Arch, backend: Backend, protocol: TimingProtocol, compiler: Compiler) -> Limit:
+    """The loop that measures an instruction's ceiling, or why there is none."""
+    try:
+        quick = dataclasses.replace(ceiling.PROTOCOL, data=protocol.data)
+        return Limit(inst, ceiling.ready(inst, arch, backend, quick, compiler))
+    except (CompileError, Fault) as error:
+        return Limit(inst, reason=error.message)
 
 
 def _contender(

@@ -44,12 +44,14 @@ class Ready:
         loop: what it computes.
         binary: as it was compiled.
         blocks: of its launch.
+        warps: of each multiprocessor.
         subject: with the data that was asked for.
     """
 
     loop: Products
     binary: Binary
     blocks: int
+    warps: int
     subject: Subject
 
     @property
@@ -280,7 +282,7 @@ def ready(inst: Instruction, arch: Arch, backend: Backend, protocol: TimingProto
     if figure.timing is None:
         raise LaunchFault(figure.reason)
     blocks = figure.warps // loop.warps * backend.multiprocessors
-    return Ready(loop, binary, blocks, subject(loop, binary, blocks, protocol.data))
+    return Ready(loop, binary, blocks, figure.warps, subject(loop, binary, blocks, protocol.data))
 
 
 # Memory --------------------------------------------------------------------------------------------------------------

@@ -280,6 +280,9 @@ def bench(
     problem: Annotated[str, typer.Option("--problem", metavar="MxNxK", help="One number is the cube.")] = "2048",
     mode: Annotated[str, typer.Option("--mode", help="warm: the same buffers; cold: rotated past the L2.")] = "warm",
     data: Annotated[str, typer.Option("--data", help="normal or integers: what the data do to the clock.")] = "normal",
+    ceiling: Annotated[
+        bool, typer.Option("--ceiling/--no-ceiling", help="Whether WMMA's own ceiling is measured, too.")
+    ] = True,
     backend: BackendKind = "auto",
     as_json: AsJson = False,
 ) -> int:
@@ -293,7 +296,7 @@ def bench(
     place = pick.pick(backend, target)
     (_aside if as_json else _say)(place.first_line)
     with place:
-        table = benchmark.measure(kernels, target, size, place, protocol)
+        table = benchmark.measure(kernels, target, size, place, protocol, ceilings=ceiling)
     document = {
         "arch": target.name,
         "backend": place.name,
@@ -301,13 +304,14 @@ def bench(
         "foreign": place.foreign,
         "rows": [row.as_json() for row in table.rows],
         "denominators": [baseline.as_json() for baseline in table.baselines],
+        "ceilings": [limit.as_json() for limit in table.limits],
     }
     _answer(document, show.bench(table, protocol), as_json)
     return 0 if table.right else 1
 
 
-@app.command()
-def ceiling(
+@app.command("ceiling")
+def measure_ceiling(
     arch: ArchName = None,
     only: Annotated[
         str | None, typer.Option("--only", metavar="KIND", help="register, shared or memory; all where it is left out.")

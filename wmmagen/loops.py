@@ -430,6 +430,9 @@ def memory_entry(access: Access) -> str:
 
 def memory_text(access: Access) -> str:
     """The source of the loop of an access; it is the same for every size."""
-    constants = {"THREADS": (MEMORY_THREADS, "of a block"), "UNROLL": (MEMORY_UNROLL, "")}
+    constants = {
+        "THREADS": (MEMORY_THREADS, "of a block"),
+        "UNROLL": (MEMORY_UNROLL, "accesses of a thread that are under way at a time; `accesses` is a multiple of it"),
+    }
     more = {"reads": access != "write", "writes": access != "read"}
     return render_loop("memory", memory_entry(access), None, None, constants, more)

@@ -22,7 +22,7 @@ from wmmagen.space import Space
 from wmmagen.trial import Run, tflops
 
 if TYPE_CHECKING:
-    from wmmagen.bench import Baseline, Row, Table
+    from wmmagen.bench import Baseline, Limit, Row, Table
     from wmmagen.ceilings import Figure as CeilingFigure
     from wmmagen.ceilings import Record as Ceilings
 
@@ -127,12 +127,16 @@ def bench(table: Table, protocol: TimingProtocol) -> str:
     lines = [
         f"{table.device}: {protocol.mode}, data {protocol.data}, timed in turns; median and 95 % interval of a launch. "
         "A share is the lower end of the 95 % interval of the quotients of rounds.",
-        f"{'':<4}{'us':>11} {'interval':>22} {'TFLOP/s':>9} {'of cuBLAS':>10} {'of FP32':>9}  kernel",
+        f"{'':<4}{'us':>11} {'interval':>22} {'TFLOP/s':>9} {'of cuBLAS':>10} {'of FP32':>9}"
+        f"{' of ceiling' if table.limits else ''}  kernel",
     ]
     for number, row in enumerate(table.rows, start=1):
-        lines += _bench_row(number, row)
+        lines += _bench_row(number, row, ceiling=bool(table.limits))
     lines += ["", "Denominators, the best exact candidate of cuBLASLt's heuristic:"]
     lines += map(_baseline, table.baselines)
+    if table.limits:
+        lines += ["", "Ceilings, products of fragments that stay in registers, in turns with the kernels of this list:"]
+        lines += map(_limit, table.limits)
     return "\n".join([*lines, *_surroundings(table)])
 
 
@@ -149,14 +153,25 @@ def _baseline(one: Baseline) -> str:
     )
 
 
-def _bench_row(number: int, row: Row) -> list[str]:
+def _limit(one: Limit) -> str:
+    what = f"  {f'{one.inst.a.name}, {one.inst.acc.name}, {one.inst.shape}':<28}"
+    if one.timing is None or one.loop is None:
+        return f"{what} none: {one.reason}"
+    return (
+        f"{what} {one.tflops:.1f} TFLOP/s on {one.timing.data} data; {one.loop.warps} warps on each multiprocessor"
+        f"{_flagged(one.timing.flags)}"
+    )
+
+
+def _bench_row(number: int, row: Row, *, ceiling: bool) -> list[str]:
     if row.timing is None:
         return [f"{number:>3}. {row.outcome}: {row.name}", f"       {row.detail.splitlines()[0] if row.detail else ''}"]
     low, high = row.timing.interval_us
     shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
+    last = f" {f'{row.of_ceiling.low:.3f}' if row.of_ceiling else 'none':>10}" if ceiling else ""
     return [
         f"{number:>3}. {row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
-        f"{shares[0]:>10} {shares[1]:>9}  {row.name}{_flagged(row.flags)}"
+        f"{shares[0]:>10} {shares[1]:>9}{last}  {row.name}{_flagged(row.flags)}"
     ]
 
 

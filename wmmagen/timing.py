@@ -296,6 +296,10 @@ class Ratio:
         """Whether the interval leaves open which of the two is faster."""
         return self.low <= 1.0 <= self.high
 
+    def scaled(self, factor: float) -> Ratio:
+        """The same of rates, where a launch of the one does ``factor`` times the work of a launch of the baseline."""
+        return Ratio(self.median * factor, self.low * factor, self.high * factor)
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -360,7 +360,7 @@ def floor_us(problem: Problem, measured: Timing, device: str) -> float:
     cold = PARTLY_COLD not in measured.flags
     return timing.floor_us(
         measured.mode,
-        operations=_operations(problem) if problem.alpha else 0.0,
+        operations=operations_of(problem) if problem.alpha else 0.0,
         moved_bytes=_moved_bytes(problem),
         operations_per_s=chip.f16_per_s(o.acc.name, clock_mhz) if o.a.name == "f16" else None,
         l2_bytes_per_s=None if chip.l2_gb_per_s is None else chip.l2_gb_per_s * 1e9,
@@ -384,8 +384,8 @@ def demand_possible(problem: Problem, measured: Timing, device: str) -> None:
         raise LaunchFault(f"{measured.median_us} us would be {rate:.0f} TFLOP/s: a fault, no time")
 
 
-def _operations(problem: Problem) -> float:
-    """A multiply-add is two."""
+def operations_of(problem: Problem) -> float:
+    """Operations of ``problem``; a multiply-add is two."""
     return 2.0 * problem.m * problem.n * problem.k
 
 
@@ -493,7 +493,7 @@ class _Story:
 
 def tflops(problem: Problem, median_us: float) -> float:
     """Multiply-adds of ``problem`` as 2·m·n·k operations, in 10^12 per second."""
-    return _operations(problem) / median_us / 1e6
+    return operations_of(problem) / median_us / 1e6
 
 
 def touched(case: Case, returned: Sequence[Bytes]) -> str:

@@ -153,6 +153,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "bench": (
         (
+            "ceiling", "instructions",
             "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
             "foundry", "nvrtc", "records", "timing", "errors",
         ),

@@ -32,6 +32,8 @@ SIZE = (48, 32, 64)
 
 
 def compiled(source: str, entry: str, arch: Arch) -> Binary:
+    if entry.startswith("ceiling_"):
+        return Binary(entry, arch, b"", "", 128, 0, 0, 0, "", 0.0, "nobody")
     return binary_of(parse(entry.removesuffix("_kernel")), arch)
 
 
@@ -149,6 +151,84 @@ def test_a_foreign_time_has_no_share(library: CardLibrary) -> None:
     place = Place(NumpyBackend(arch=ARCHS[80]), SM75, library=library)
     (row,) = bench.measure([ONE], SM75, SIZE, place, TimingProtocol(), compiled).rows
     assert row.foreign and row.ratios == {} and row.flags == ("foreign",) and row.timing is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The ceiling.
+
+
+def under_ceilings(*configs: KernelConfig, data: Any = "normal", compiler: Any = compiled, **card: Any) -> bench.Table:
+    place = Place(NumpyBackend(**card), SM75)
+    return bench.measure(configs, SM75, SIZE, place, TimingProtocol(data=data), compiler, ceilings=True)
+
+
+WIDE = config("warps=1x1,frags=2x1,k_steps=1,copy=ld,stages=1,inst=8x32x16")
+
+
+@pytest.mark.parametrize("data", ["normal", "integers"])
+def test_a_share_of_the_ceiling_is_a_quotient_of_rates(data: str) -> None:
+    table = under_ceilings(ONE, HALF, WIDE, OTHER, data=data)
+    limits = {(limit.inst.acc.name, limit.inst.shape): limit for limit in table.limits}
+    assert set(limits) == {("f32", "16x16x16"), ("f16", "16x16x16"), ("f32", "8x32x16")} and len(table.limits) == 3
+    for row, case in zip(table.rows, (ONE, HALF, WIDE, OTHER), strict=True):
+        limit = limits[case.operation.acc.name, str(case.inst)]
+        assert limit.timing is not None and limit.timing.data == data
+        assert row.of_ceiling is not None and row.tflops is not None and limit.tflops is not None
+        assert row.of_ceiling.low == pytest.approx(row.tflops / limit.tflops)
+        assert row.as_json()["share"]["ceiling"] == row.of_ceiling.low
+        assert limit.as_json()["tflops"] == limit.tflops and limit.as_json()["warps"] == 16
+
+
+def test_ceilings_take_turns_with_the_kernels_in_a_comparison_of_their_own(
+    library: CardLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[list[str]] = []
+    compare = NumpyBackend.compare
+
+    def watch(self: NumpyBackend, subjects: Sequence[Any], *arguments: Any, **more: Any) -> Any:
+        compared.append([s.launch.entry if hasattr(s, "launch") else "library" for s in subjects])
+        return compare(self, subjects, *arguments, **more)
+
+    monkeypatch.setattr(NumpyBackend, "compare", watch)
+    place = Place(NumpyBackend(), SM75, library=library)
+    bench.measure([ONE, OTHER], SM75, SIZE, place, TimingProtocol(), compiled, ceilings=True)
+    kernels = [f"{ONE}_kernel", f"{OTHER}_kernel"]
+    loop = "ceiling_registers_f16_f32_16x16x16"
+    assert compared == [[*kernels, "library", "library"], [loop] * 3, [*kernels, loop]]
+
+
+def test_a_ceiling_that_is_wrong_costs_its_share_and_nothing_else() -> None:
+    def spoil(entry: str, d: np.ndarray) -> None:
+        if entry.startswith("ceiling_") and "8x32x16" in entry:
+            d[0, 0] ^= 1
+
+    table = under_ceilings(ONE, WIDE, spoil=spoil)
+    assert table.right and table.rows[0].of_ceiling is not None and table.rows[1].of_ceiling is None
+    assert [bool(limit.reason) for limit in table.limits] == [False, True]
+    text = show.bench(table, TimingProtocol())
+    assert "of ceiling" in text and "f16, f32, 8x32x16" in text and "sums are wrong" in text
+    assert f"{table.rows[0].of_ceiling.low:.3f}" in text
+
+
+def test_turns_with_a_ceiling_that_fail_are_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = NumpyBackend.compare
+
+    def breaks(self: NumpyBackend, subjects: Sequence[Any], *arguments: Any, **more: Any) -> Any:
+        if len({s.launch.entry for s in subjects}) > 1:
+            raise LaunchFault("no memory")
+        return compare(self, subjects, *arguments, **more)
+
+    monkeypatch.setattr(NumpyBackend, "compare", breaks)
+    table = under_ceilings(ONE)
+    assert table.right and table.rows[0].of_ceiling is None and table.limits[0].reason == "no memory"
+
+
+def test_kernels_that_are_wrong_or_foreign_have_no_ceiling() -> None:
+    wrong = under_ceilings(ONE, spoil=lambda entry, d: d.__setitem__((0, 0), 7))
+    assert wrong.limits == () and wrong.rows[0].of_ceiling is None
+    foreign = under_ceilings(ONE, arch=ARCHS[80])
+    assert foreign.rows[0].of_ceiling is None and "assembled again" in foreign.limits[0].reason
+    assert "of ceiling" not in show.bench(measured(ONE), TimingProtocol())
 
 
 def test_who_has_no_clock_measures_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from test_render import clang_format
 
 from tests.fakes import NumpyBackend
 from wmmagen import ceiling, ceilings, cli, loops, show
@@ -22,6 +24,7 @@ from wmmagen.loops import MemoryLoop, Products, RegisterLoop, SharedLoop
 from wmmagen.nvrtc import Binary
 from wmmagen.timing import Data, Timing, TimingProtocol
 
+ROOT = Path(__file__).resolve().parents[2]
 SM75 = ARCHS[75]
 KINDS = get_args(ceilings.Kind)
 MADE = loops.made()
@@ -97,6 +100,17 @@ def test_neighbouring_fragments_differ(loop: Products) -> None:
         assert all((x[:, 0] != x[:, 1]).mean() > 0.99 for x in (a, b))
     else:
         assert (a[:, :16] != a[:, 16:32]).mean() > 0.99
+
+
+@pytest.mark.skipif(clang_format() is None, reason="clang-format is not here: pip install clang-format")
+def test_their_texts_are_fixed_points_of_clang_format() -> None:
+    texts = {loop.entry: loop.text(SM75) for loop in every_loop()[::3]}
+    texts |= {access: loops.memory_text(access) for access in get_args(loops.Access)}
+    for name, text in texts.items():
+        command = [str(clang_format()), f"--style=file:{ROOT / '.clang-format'}", "--assume-filename=loop.cu"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == text, name
+        assert max(map(len, text.splitlines())) <= 120
 
 
 def test_a_wrong_sum_has_its_place() -> None:

@@ -515,3 +515,8 @@ def test_json_that_is_no_timing(document: dict[str, object]) -> None:
 def test_a_protocol_that_cannot_be(change: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         TimingProtocol(**change)  # type: ignore[arg-type]
+
+
+def test_a_ratio_of_times_becomes_one_of_rates_by_the_work_of_a_launch() -> None:
+    ratio = timing.Ratio(2.0, 1.5, 2.5).scaled(0.5)
+    assert (ratio.median, ratio.low, ratio.high) == (1.0, 0.75, 1.25) and ratio.tie
