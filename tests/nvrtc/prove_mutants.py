@@ -54,7 +54,7 @@ def main() -> int:
         f"{made} kinds are mistakes really made: {made - sum(m.origin == HERE for m in MUTANTS)} reported of other "
         f"kernels, {sum(m.origin == HERE for m in MUTANTS)} {HERE}",
         show.kill_rate(rows),
-        f"{seconds:.0f} s with {asked.jobs} processes that compile",
+        f"{seconds:.0f} s with {asked.jobs} processes that compile what the cache does not have",
     ]
     print("\n".join(head))
     emit.write(asked.to / "mutants.txt", "\n".join([*head, "", *by_kind(rows)]) + "\n")
