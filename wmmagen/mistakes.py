@@ -304,7 +304,7 @@ _ADDRESSES = (
         (CP2, LD1, LD2), words=f"read outside A or B|{_WRONG}",
     ),
     Mutant(
-        "packed-d", "N is taken for the leading dimension of D", "flashinfer PR #2019",
+        "packed-d", "N is taken for the leading dimension of D", "aiter PR #5385",
         (Edit(f"{_TILE_OF_D}ldd + j * INST_N, acc[i][j], ldd,", f"{_TILE_OF_D}N + j * INST_N, acc[i][j], N,"),
          Edit(_ROW_OF_D, "static_cast<long long>(warp_row) * N + warp_col")),
         (CP3, LD1, GLOBAL), ("race-between-blocks", "fragment-ldm", "fragment-pointer"), "never written|guards",

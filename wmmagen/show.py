@@ -17,7 +17,6 @@ from rich.status import Status
 from wmmagen.config import OPERATION_KEYS, Problem, spell
 from wmmagen.doctor import Finding
 from wmmagen.lint import Report
-from wmmagen.mutants import Row as MutantRow
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.rules import RULES, Rule, Violation
 from wmmagen.space import Space
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     # Optuna takes a second to import, and most commands have no use for it.
     from wmmagen.job import Result
+    from wmmagen.mutants import Row as MutantRow
     from wmmagen.timing import TimingProtocol
     from wmmagen.tune import Progress
 
@@ -123,11 +123,12 @@ def kill_rate(rows: Sequence[MutantRow]) -> str:
     counted = [row for row in rows if row.counted]
     killed = sum(row.killed for row in counted)
     kinds = len({row.case.mutant.kind for row in counted})
+    word = "kind" if kinds == 1 else "kinds"
     rate = f" ({killed / len(counted):.1%})" if counted else ""
-    lines = [f"killed {killed} of {len(counted)} mutants of {kinds} kinds{rate}"]
+    lines = [f"killed {killed} of {len(counted)} mutants of {kinds} {word}{rate}"]
     if hidden := [row for row in rows if not row.counted]:
         names = dict.fromkeys(row.case.mutant.kind for row in hidden)
-        lines.append(f"not visible in values and not counted: {len(hidden)} of {len(names)} kinds: {', '.join(names)}")
+        lines.append(f"not visible in values and not counted: {len(hidden)}, of the kinds {', '.join(names)}")
     lines += [f"survivor: {row.case}, expected {row.case.mutant.expected}" for row in rows if row.survived]
     return "\n".join(lines)
 

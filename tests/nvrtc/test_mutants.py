@@ -40,7 +40,7 @@ def test_every_kind_is_killed_for_its_reason(kind: str, rows: dict[str, Row]) ->
     row = rows[kind]
     assert row.counted and row.killed and not row.survived, f"{row.by or 'nothing'}: {row.detail}"
     assert row.by in (*KINDS[kind].codes, "values", "timeout")
-    assert "killed by" in show.mutant(row) and show.kill_rate([row]).startswith("killed 1 of 1 mutants of 1 kinds (100")
+    assert "killed by" in show.mutant(row) and show.kill_rate([row]).startswith("killed 1 of 1 mutants of 1 kind (100")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_what_breaks_nothing_survives(monkeypatch: pytest.MonkeyPatch, capfd: py
     monkeypatch.setattr(mutants, "chosen", lambda kinds: (replace(HARMLESS, configs=HARMLESS.configs[:1]),))
     assert cli.run(["mutants", "--arch", "sm_75", "--backend", "cpu"]) == 1
     said = capfd.readouterr().out
-    assert "killed 0 of 1 mutants of 1 kinds (0.0%)" in said and "survivor: harmless of " in said
+    assert "killed 0 of 1 mutants of 1 kind (0.0%)" in said and "survivor: harmless of " in said
 
 
 def test_what_is_rejected_for_another_reason_survives() -> None:
@@ -104,7 +104,7 @@ def test_on_a_card_what_values_do_not_show_is_not_counted() -> None:
     assert (hidden.counted, hidden.survived) == (False, False)
     assert (shown.counted, shown.survived) == (True, True)
     assert "not counted" in show.mutant(hidden) and "SURVIVED" in show.mutant(shown)
-    assert "not visible in values and not counted: 1 of 1 kinds: fill-barrier" in show.kill_rate([hidden, shown])
+    assert "not visible in values and not counted: 1, of the kinds fill-barrier" in show.kill_rate([hidden, shown])
 
 
 def spoil(name: str, d: object) -> None:
@@ -134,7 +134,7 @@ def test_the_command_prints_the_table_and_the_rate(no_gpu: None, capfd: pytest.C
     out = capfd.readouterr().out.splitlines()
     assert out[0].startswith("backend cpu")
     assert out[1].startswith("killed by values") and "k-0-unwritten: D keeps" in out[1] and "cutlass #2674" in out[1]
-    assert out[-1] == "killed 2 of 2 mutants of 1 kinds (100.0%)"
+    assert out[-1] == "killed 2 of 2 mutants of 1 kind (100.0%)"
 
 
 @pytest.mark.parametrize(
