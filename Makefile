@@ -7,7 +7,7 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test lint gpu-test proof generated clean
+.PHONY: sweep test lint gpu-test proof proof-cpu proof-gpu generated clean
 
 # The main job: legal variants, compiled, validated and timed where there is a GPU.
 sweep: $(STAMP)
@@ -26,14 +26,25 @@ lint: $(STAMP)
 gpu-test: $(STAMP)
 	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
 
-# The long proofs, which need a GPU, and their records, which are committed.
-proof: $(STAMP)
+# The long proofs and their records, which are committed: those that need no GPU, and where there is one, all others.
+proof: proof-cpu
+	@if $(BIN)/python -c "from wmmagen.backends import gpu; gpu.devices()" 2> /dev/null; then \
+	  $(MAKE) proof-gpu; \
+	else \
+	  echo "There is no GPU here: make proof-gpu is left out. wmmagen doctor says what is missing."; \
+	fi
+
+proof-cpu: $(STAMP)
+	$(BIN)/python tests/nvrtc/prove_mutants.py
+
+proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
 	$(BIN)/python tests/gpu/prove_executor.py
 	$(BIN)/python tests/gpu/prove_counts.py
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py
+	$(BIN)/python tests/gpu/prove_mutants.py
 	$(BIN)/python tests/gpu/prove_timing.py
 	$(BIN)/python tests/gpu/prove_ceiling.py
 	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300

@@ -274,6 +274,49 @@ def validate(
 
 
 @app.command()
+def mutants(
+    arch: Annotated[
+        str | None, typer.Option("--arch", help="sm_75 … sm_121 [the GPU's where it has cp.async, else sm_80].")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="KIND", help="This kind; may be repeated.")
+    ] = None,
+    backend: BackendKind = "auto",
+    as_json: AsJson = False,
+) -> int:
+    """Prove the validator: reject broken kernels."""
+    from wmmagen import foundry, show
+    from wmmagen import mutants as proof
+
+    target = archs.find(arch) if arch is not None else max(pick.default_arch(), proof.DEFAULT, key=lambda a: a.sm)
+    chosen = list(proof.cases(proof.chosen(only or ()), [target]))
+    if not chosen:
+        raise RequestError(f"none of {' '.join(only or ())} is made of a kernel for {target}", "--arch sm_80")
+    place = pick.pick(backend, target)
+    (_aside if as_json else _say)(place.first_line)
+    with place:
+        rows = proof.judge_all(
+            chosen,
+            place.demanded(),
+            jobs=foundry.usable_cores(),
+            told=lambda row: None if as_json else _say(show.mutant(row)),
+        )
+    counted = [row for row in rows if row.counted]
+    document = {
+        "arch": target.name,
+        "backend": place.name,
+        "device": place.device,
+        "foreign": place.foreign,
+        "total": len(counted),
+        "killed": sum(row.killed for row in counted),
+        "survivors": [str(row.case) for row in rows if row.survived],
+        "rows": [row.as_json() for row in rows],
+    }
+    _answer(document, show.kill_rate(rows), as_json)
+    return 1 if document["survivors"] else 0
+
+
+@app.command()
 def bench(
     texts: Annotated[list[str], typer.Argument(metavar="CONFIG…", help="Kernel names, key=value,… or TOML files.")],
     arch: ArchName = None,

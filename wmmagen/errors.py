@@ -11,7 +11,8 @@
     ├── AnswerIsNo            1   the work ran, and its answer is no
     │   ├── CompileError          the compiler refused the source; carries its log
     │   ├── DisassemblyError      machine code that could not be read
-    │   └── PtxError              PTX that could not be read, or holds what the executor does not know
+    │   ├── PtxError              PTX that could not be read, or holds what the executor does not know
+    │   └── MutantError           a mutant that is none: it does not apply, does not compile, or changes nothing
     ├── OutOfTime             1   the time that was given ended before the work did
     ├── MissingPiece          3   the machine lacks something; says how to get it
     └── Fault                 1   a kernel that ran badly; carries its outcome
@@ -112,6 +113,12 @@ class PtxError(AnswerIsNo):
     """PTX that does not follow its grammar, or an instruction that the executor does not know; says in which line."""
 
     kind = "ptx"
+
+
+class MutantError(AnswerIsNo):
+    """A mutant that is none: an edit that does not apply, a source that does not compile, or the same kernel."""
+
+    kind = "mutant"
 
 
 class OutOfTime(WmmagenError):

@@ -563,6 +563,9 @@ def problems_for(
     above the extents and all different, so that none stands for another; and one packed problem. An epilogue with
     factors gets those of :data:`FACTORS` in turn, over more problems where there are fewer than factors.
 
+    A group of three block rows or more is longer than these problems: a further one has a whole group and a part of
+    another.
+
     Args:
         operation: what is computed.
         block_m, block_n, block_k: extents of the block tile, in elements.
@@ -577,6 +580,7 @@ def problems_for(
     units = units or wide_units(operation)
     blocks = _Blocks(block_m, block_n, raster)
     spaced = [_spaced(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
+    spaced += [_spaced(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
     # Where rows are packed, extents are leading dimensions, and a strict reading wants 256 bits of them.
     even = 256 // min(operation.a.bits, operation.d.bits)
     k = math.lcm(block_k, even)
@@ -610,6 +614,18 @@ class _Blocks:
         pairs = ((first_m + x * step_m, first_n + y * step_n) for x in range(4) for y in range(4))
         distinct = [(m, n) for m, n in pairs if len({m, n, k}) == 3]
         return min(distinct, key=lambda pair: (self._in_whole_groups(*pair), pair[0] * pair[1], pair))
+
+    def several_groups(self, block_k: int) -> list[tuple[int, int, int]]:
+        """An m×n×k of a whole group and two blocks of another, where no smaller problem has more than one group."""
+        width = self.raster.width
+        if width <= 2:
+            return []
+        along, across = width + 2, 3
+        down, right = (along, across) if self.raster.order is Order.GROUPED else (across, along)
+        m, n = down * self.block_m, right * self.block_n
+        if m == n:
+            m, n = (m, n + self.block_n) if self.raster.order is Order.GROUPED else (m + self.block_m, n)
+        return [(m, n, next(k for k in itertools.count(block_k, block_k) if k not in (m, n)))]
 
     def _in_whole_groups(self, m: int, n: int) -> bool:
         """Whether the blocks leave no part of a group or panel over; an ``even`` step may leave no other choice."""

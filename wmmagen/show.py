@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 
     # Optuna takes a second to import, and most commands have no use for it.
     from wmmagen.job import Result
+    from wmmagen.mutants import Row as MutantRow
     from wmmagen.timing import TimingProtocol
     from wmmagen.tune import Progress
 
 RANKED = 10
 REMOVERS = 4
+#: Characters of a reason that a line of a table holds.
+REASON = 150
 
 
 def violations(found: Sequence[Violation]) -> str:
@@ -96,6 +100,38 @@ def runs(done: Sequence[Run]) -> str:
         lines.append(f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}{c}: {right if run.exact else 'WRONG'}{how}")
         if run.mismatch:
             lines.append(f"    {run.mismatch}")
+    return "\n".join(lines)
+
+
+def mutant(row: MutantRow) -> str:
+    """What is wrong with one mutant and what came of it, a line each."""
+    case, problem = row.case, f" {row.problem}" if row.problem else ""
+    origin = f" ({case.mutant.origin})" if case.mutant.origin else ""
+    if row.killed:
+        fate = f"killed by {row.by}"
+    elif not row.counted:
+        fate = f"not counted{f' ({row.by})' if row.by else ''}"
+    else:
+        fate = f"SURVIVED{f' ({row.by})' if row.by else ''}"
+    return (
+        f"{fate:<30} {case.mutant.kind}: {case.mutant.wrong}{origin}\n"
+        f"    {case.arch} {case.text}{problem}\n"
+        f"    {textwrap.shorten(row.detail, REASON, placeholder=' …')}"
+    )
+
+
+def kill_rate(rows: Sequence[MutantRow]) -> str:
+    """How many of the mutants that count are killed, and which are not."""
+    counted = [row for row in rows if row.counted]
+    killed = sum(row.killed for row in counted)
+    kinds = len({row.case.mutant.kind for row in counted})
+    word = "kind" if kinds == 1 else "kinds"
+    rate = f" ({killed / len(counted):.1%})" if counted else ""
+    lines = [f"killed {killed} of {len(counted)} mutants of {kinds} {word}{rate}"]
+    if hidden := [row for row in rows if not row.counted]:
+        names = dict.fromkeys(row.case.mutant.kind for row in hidden)
+        lines.append(f"not visible in values and not counted: {len(hidden)}, of the kinds {', '.join(names)}")
+    lines += [f"survivor: {row.case}, expected {row.case.mutant.expected}" for row in rows if row.survived]
     return "\n".join(lines)
 
 

@@ -118,6 +118,14 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "mistakes": (("errors",), ()),
+    "mutants": (
+        (
+            "mistakes", "trial", "render", "rules", "defaults", "config", "foundry", "nvrtc", "backends",
+            "backends.cpu", "arch", "errors",
+        ),
+        (),
+    ),
     "denominators": (
         (
             "trial", "layout", "reference", "verdict", "backends", "backends.product", "timing", "config", "dtypes",
@@ -161,16 +169,17 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "show": (
         (
-            "job", "bench", "ceilings", "tune", "trial", "lint", "records", "rules", "space", "doctor", "timing",
-            "config",
+            "job", "bench", "ceilings", "tune", "trial", "mutants", "lint", "records", "rules", "space", "doctor",
+            "timing", "config",
         ),
         ("rich",),
     ),
     "cli": (
         (
             "ceiling", "ceilings",
-            "job", "bench", "show", "emit", "trial", "reference", "lint", "documents", "schemas", "doctor", "rules",
-            "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch", "errors",
+            "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
+            "rules", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch",
+            "errors",
         ),
         ("typer",),
     ),

@@ -368,5 +368,7 @@ def test_the_last_group_is_a_part_of_one(order: Order, width: int) -> None:
     problems = problems_for(Operation(t.F16, t.F32, t.F32), 64, 32, 16, 3, raster=Raster(order, width))
     for p in problems:
         blocks = (p.m // 64, p.n // 32)
-        assert min(blocks) >= 3
+        assert min(blocks) >= 3 and len({p.m, p.n, p.k}) == 3
         assert blocks[order is Order.PANELS] % width
+    # A mistake behind the first group shows where there is a second one.
+    assert any((p.m // 64, p.n // 32)[order is Order.PANELS] > width for p in problems)

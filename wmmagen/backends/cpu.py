@@ -24,10 +24,12 @@ class CpuBackend:
 
     Args:
         seed: of the fragment layouts of the first run; every run has other ones.
+        budget: instructions that a launch may run; see :data:`wmmagen.executor.BUDGET`.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, budget: int = executor.BUDGET) -> None:
         self._seed = seed
+        self._budget = budget
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ class CpuBackend:
         Raises:
             HazardFault: it did what no kernel may do, whatever its values.
             LaunchFault: it could not be launched.
-            TimeoutFault: it did not end within :data:`PATIENCE` times ``limit_s`` seconds.
+            TimeoutFault: it did not end within :data:`PATIENCE` times ``limit_s`` seconds, or its budget.
             CrashFault: its PTX holds what the executor does not know.
         """
         arguments = [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments]
@@ -76,6 +78,7 @@ class CpuBackend:
                 launch.shared_bytes,
                 buffers=buffers,
                 seed=seed,
+                budget=self._budget,
                 limit_s=PATIENCE * limit_s,
             )
         except PtxError as error:

@@ -1,0 +1,555 @@
+"""The table of mistakes that the validator has to find: each an edit of a rendered kernel.
+
+An edit names exact text and how often it stands in the source. Where a template changes, an edit that no longer fits is
+an error, and never a mutant that changes nothing.
+
+An origin is a report of the mistake in somebody's kernel, by project and number, or :data:`HERE`. What nobody reported
+is constructed, and its origin is empty. What a mistake becomes here is the same mistake in this kernel's terms.
+
+32-bit offsets have no row: what shows them is a matrix of more than 2^31 elements, and no executor holds that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from wmmagen.errors import MutantError
+
+#: The origin of what was done wrong while this project was written.
+HERE = "while writing wmmagen"
+
+#: What takes the file's own assertions out, which refuse many a wrong number before a kernel is made of it.
+_ASSERTION = re.compile(r"static_assert\((?!true \|\| )")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One exact replacement: ``old`` stands ``times`` times in the source."""
+
+    old: str
+    new: str
+    times: int = 1
+
+    def applied(self, text: str) -> str:
+        """``text`` with the replacement.
+
+        Raises:
+            MutantError: ``old`` does not stand there as often as stated.
+        """
+        found = text.count(self.old)
+        if found != self.times:
+            raise MutantError(
+                f"{self.old!r} stands {found} times in the source, not {self.times}",
+                "bring the edit to what the templates make now",
+            )
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A kind of mistake.
+
+    Attributes:
+        kind: its name.
+        wrong: what is wrong, in words.
+        origin: where it was really made; empty where it is constructed.
+        edits: what makes it of a rendered source, one after the other.
+        configs: ``key=value,…`` of the configurations that it is made of.
+        codes: findings that are its reason, one of which has to be there.
+        words: a regular expression on the verdict on its values, or on the fault, which is a reason as well.
+        visible: whether its values, or a crash, show it on a GPU whatever the timing and the fragment layout there.
+        unguarded: whether the file's assertions are taken out first, because they refuse it.
+    """
+
+    kind: str
+    wrong: str
+    origin: str
+    edits: tuple[Edit, ...]
+    configs: tuple[str, ...]
+    codes: tuple[str, ...] = ()
+    words: str = ""
+    visible: bool = True
+    unguarded: bool = False
+
+    @property
+    def expected(self) -> str:
+        """The reasons in one line."""
+        return " | ".join([*self.codes, *([f"/{self.words}/"] if self.words else [])])
+
+
+def break_source(text: str, mutant: Mutant) -> str:
+    """The source ``text`` with the mistake in it.
+
+    Raises:
+        MutantError: an edit does not apply as often as it says.
+    """
+    if mutant.unguarded:
+        text, count = _ASSERTION.subn("static_assert(true || ", text)
+        if not count:
+            raise MutantError(f"{mutant.kind}: the source has no assertions to take out", "leave out unguarded")
+    for edit in mutant.edits:
+        text = edit.applied(text)
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Configurations: small ones, so that a run takes a hundredth of a second, and every part of the templates occurs.
+
+CP2 = "layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=2,store=direct"
+CP3 = "layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=direct"
+CP4 = "layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=4,store=staged,d=f16,epilogue=linear"
+CP3_STAGED = "layout=rr,warps=2x1,frags=2x2,k_steps=2,copy=cpasync,stages=3,store=staged"
+LD1 = "layout=rr,warps=2x2,frags=2x2,k_steps=2,copy=ld,stages=1,store=direct"
+LD1_STAGED = "layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16"
+LD1_LINEAR = "layout=rr,warps=2x2,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct,epilogue=linear"
+LD2 = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct"
+LD2_STAGED = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2,store=staged,epilogue=linear,d=f16"
+LD2_NARROW = "layout=cc,acc=f16,d=f16,inst=32x8x16,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged"
+GLOBAL = "layout=rr,feed=global,warps=2x1,frags=1x2,k_steps=2,store=direct"
+GLOBAL_CC = "layout=cc,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,fragment_buffers=2"
+GLOBAL_STAGED = "layout=rc,feed=global,warps=1x2,frags=2x1,k_steps=2,store=staged,epilogue=linear,d=f16,align_d=2"
+PARKED = "layout=rr,residency=global,store=direct,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=1"
+PARKED_CP = "layout=rc,residency=global,store=direct,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2"
+GROUPED = "raster=grouped2,layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=2,store=direct"
+GROUPED_GLOBAL = "raster=grouped2,layout=rc,warps=2x1,frags=1x1,k_steps=2,feed=global,store=direct"
+PANELS = "raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct"
+PANELS_GLOBAL = "raster=panels2,layout=cc,warps=1x2,frags=1x1,k_steps=2,feed=global,store=direct"
+TILES_WIDE = "inst=32x8x16,layout=rr,arrange_b=tiles,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=1,store=direct"
+TILES_TALL = "inst=8x32x16,layout=rr,arrange_a=tiles,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=direct"
+NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
+
+_BARRIER = "__syncthreads();"
+_WAIT = "wait_groups<STAGES - 2>();"
+_CLOSE_IN_LOOP = "    close_group();\n    multiply_stage(read_stage);"
+_LOOP = "for (int slice = 0; slice < slices; ++slice) {"
+_EACH_SUM = f"{_LOOP}\n    for (auto& row : acc)\n      for (auto& sum : row)"
+_PLACE = "  // 2. Accumulators:"
+_ROW_OF_A = "static_cast<long long>(block_row + row) * "
+_ROW_OF_D = "static_cast<long long>(warp_row) * ldd + warp_col"
+_TILE_OF_D = "static_cast<long long>(i * INST_M) * "
+_ZEROED = "wmma::fill_fragment(acc[i][j], 0.0f);"
+_STORED = "wmma::store_matrix_sync(strip + j * D_TILE, acc[i][j], LDS_D, wmma::mem_row_major);"
+_DIRECT = (
+    "wmma::store_matrix_sync(d_tile + static_cast<long long>(i * INST_M) * ldd + j * INST_N, acc[i][j], ldd,\n"
+    "                              wmma::mem_row_major);"
+)
+#: A verdict on values alone: some element, wherever it is, with its owner.
+_WRONG = r"elements differ\nowner: "
+
+#: Barriers of a block and of a warp.
+_BARRIERS = (
+    Mutant(
+        "pipeline-barrier", "a slice is read before the copies of other threads have landed", "tilelang #96",
+        (Edit(f"{_WAIT}\n    {_BARRIER}", _WAIT),), (CP2, CP3, CP4), ("race",), visible=False,
+    ),
+    Mutant(
+        "fill-barrier", "the one buffer is overwritten while warps still read it", "tilelang #2613",
+        (Edit(f"{_BARRIER}  // every warp has read the slice", "// every warp has read the slice"),),
+        (LD1, LD1_STAGED, PARKED), ("race",), visible=False,
+    ),
+    Mutant(
+        "read-barrier", "the one buffer is read before every thread has filled it", "tilelang #2556",
+        (Edit(f"{_BARRIER}  // the slice is there", "// the slice is there"),),
+        (LD1, LD1_STAGED, PARKED), ("race",), visible=False,
+    ),
+    Mutant(
+        "loop-barrier", "the next slice is read as soon as this thread has stored its share", "tilelang #2612",
+        (Edit("      store_slice((slice + 1) % STAGES);\n    }\n    __syncthreads();",
+              "      store_slice((slice + 1) % STAGES);\n    }"),),
+        (LD2, LD2_STAGED, GROUPED), ("race",), visible=False,
+    ),
+    Mutant(
+        "prologue-barrier", "the first slice is read before the block has stored it", "",
+        (Edit("    store_slice(0);\n  }\n  __syncthreads();", "    store_slice(0);\n  }"),),
+        (LD2, LD2_STAGED, GROUPED), ("race",), visible=False,
+    ),
+    Mutant(
+        "epilogue-barrier", "sums are staged over slices that other warps still read", "MatmulTutorial #13",
+        (Edit(f"{_BARRIER}  // every warp has read the last slice", "// every warp has read the last slice"),),
+        (CP4, CP3_STAGED, LD1_STAGED), ("race",), visible=False,
+    ),
+    Mutant(
+        "strip-read-early", "a lane reads sums that other lanes have stored, without a warp barrier", "colibri #1099",
+        (Edit("__syncwarp();  // a lane reads", "// a lane reads"),),
+        (CP4, LD2_NARROW, GLOBAL_STAGED), ("race",), visible=False,
+    ),
+    Mutant(
+        "strip-reused-early", "the next row of tiles overwrites a strip that is still read", "TileOPs PR #1550",
+        (Edit("__syncwarp();  // the strip is read", "// the strip is read"),),
+        (CP4, LD2_STAGED, GLOBAL_STAGED), ("race",), visible=False,
+    ),
+    Mutant(
+        "barrier-in-branch", "half of the threads pass a barrier by", "",
+        (Edit("    store_slice(0);\n  }\n  __syncthreads();",
+              "    store_slice(0);\n  }\n  if (thread % 64 < 32) __syncthreads();"),),
+        (LD2, LD2_STAGED, GROUPED), ("barrier-divergence", "race"), visible=False,
+    ),
+    Mutant(
+        "early-return", "warps that are taken for idle leave before the barriers", "flashinfer PR #2996",
+        (Edit(_PLACE, f"  if (warp != 0) return;\n{_PLACE}"),),
+        (CP3, LD2, LD1), ("barrier-divergence", "poison-stored", "race", "early-read"), "never written",
+    ),
+    Mutant(
+        "partial-warp", "half a warp reaches a matrix call", "",
+        (Edit("wmma::mma_sync(", "if (thread % 32 < 16) wmma::mma_sync("),),
+        (LD1, GLOBAL, CP3), ("partial-warp",), visible=False,
+    ),
+)  # fmt: skip
+
+#: Asynchronous copies and the ring of stages.
+_PIPELINE = (
+    Mutant(
+        "wait-for-too-few", "it waits until one group too many is left open", "cutlass PR #2502",
+        (Edit(_WAIT, "wait_groups<STAGES - 1>();"),), (CP2, CP3, CP4), ("early-read",), visible=False,
+    ),
+    Mutant(
+        "wait-missing", "nothing waits for the copies", "",
+        (Edit(f"    {_WAIT}\n", ""),), (CP2, CP3, CP4), ("early-read",), visible=False,
+    ),
+    Mutant(
+        "group-closed-late", "a group is closed behind the wait that counts it", "csarofeen/pytorch PR #2457",
+        (Edit(_CLOSE_IN_LOOP, "    multiply_stage(read_stage);"),
+         Edit(f"    {_WAIT}\n", f"    {_WAIT}\n    if (slice > 0) close_group();\n")),
+        (CP2, CP3, CP4), ("early-read", "race"), visible=False,
+    ),
+    Mutant(
+        "group-not-closed", "the copies of the main loop are closed into no group", "",
+        (Edit(_CLOSE_IN_LOOP, "    multiply_stage(read_stage);"),), (CP2, CP3, CP4), ("early-read",), visible=False,
+    ),
+    Mutant(
+        "fill-stage-off", "the ring begins at the stage that is read", "cutlass PR #3636",
+        (Edit("int fill_stage = STAGES - 1;", "int fill_stage = 0;"),),
+        (CP3, CP4, CP3_STAGED), ("early-read", "early-write", "race"), visible=False,
+    ),
+    Mutant(
+        "read-stage-off", "the slice behind the one that has landed is read", "",
+        (Edit("int read_stage = 0;", "int read_stage = 1;"),),
+        (CP3, CP4, CP3_STAGED), ("early-read", "poison-stored", "race"),
+    ),
+    Mutant(
+        "ring-not-wrapped", "the stage that is read does not begin again", "",
+        (Edit("read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;", "++read_stage;"),),
+        (CP2, CP3, CP4), ("out-of-bounds", "poison-stored", "race", "early-read"), _WRONG,
+    ),
+    Mutant(
+        "prologue-short", "one slice too few is on its way before the main loop", "",
+        (Edit("stage < STAGES - 1; ++stage", "stage < STAGES - 2; ++stage"),),
+        (CP3, CP4, CP3_STAGED), ("early-read", "poison-stored"), _WRONG,
+    ),
+    Mutant(
+        "prologue-unguarded", "slices that K does not have are copied", "cutlass PR #1593",
+        (Edit("    if (stage < slices) {\n      copy_slice(stage);\n    }", "    copy_slice(stage);"),),
+        (CP2, CP4, CP3_STAGED), ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "fill-unguarded", "the main loop copies slices behind the end of K", "cutlass #3536",
+        (Edit("    if (slice + STAGES - 1 < slices) {\n      copy_slice(fill_stage);\n    }",
+              "    copy_slice(fill_stage);"),),
+        (CP2, CP4, CP3_STAGED), ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "sums-beyond-k", "K is rounded up to a whole turn of the ring", "cutlass #3568",
+        (Edit(_LOOP, "for (int slice = 0; slice < (slices + STAGES - 1) / STAGES * STAGES; ++slice) {"),),
+        (CP2, CP3, CP4), ("poison-stored",), "is counted twice|used A and B|" + _WRONG,
+    ),
+    Mutant(
+        "drain-dropped", "the last slice of K is never multiplied", "FusedKernelLibrary PR #284",
+        (Edit(_LOOP, "for (int slice = 0; slice + 1 < slices; ++slice) {"),),
+        (CP2, CP4, LD1, LD2, GLOBAL), ("early-write",),
+        "every element is zero|the last K slice .* is missing|zeros with a minus|alpha·A·B is missing",
+    ),
+    Mutant(
+        "slice-twice", "the first slice is multiplied twice", "",
+        (Edit("multiply_stage(read_stage);", "multiply_stage(read_stage);\n"
+              "    if (slice == 0) multiply_stage(read_stage);"),),
+        (CP2, CP3, CP4), words="is counted twice",
+    ),
+    Mutant(
+        "one-stage", "the loop for two stages has one", HERE,
+        (Edit("constexpr int STAGES = 2;", "constexpr int STAGES = 1;"),),
+        (LD2, GROUPED), ("race",), visible=False, unguarded=True,
+    ),
+    Mutant(
+        "k-walked-twice", "A moves two slices at a time", "rocm_wmma_samples #2",
+        (Edit("a_from[i] += BLOCK_K;", "a_from[i] += 2 * BLOCK_K;"),),
+        (CP2, CP3, LD1, LD2), ("out-of-bounds",), "read outside A or B|used A of the slice",
+    ),
+    Mutant(
+        "k-not-walked", "B stays at its first slice", "",
+        (Edit("b_from[i] += b_slice;", "b_from[i] += 0 * b_slice;"),),
+        (CP2, LD1, LD2), words="used B of the slice 1 earlier: stale",
+    ),
+    Mutant(
+        "k-slice-uneven", "the slice is not a multiple of the instruction's depth", "tilelang #2381",
+        (Edit("constexpr int BLOCK_K = K_STEPS * INST_K;", "constexpr int BLOCK_K = K_STEPS * INST_K + 8;"),),
+        (GLOBAL, GLOBAL_CC, GROUPED_GLOBAL), words="elements", unguarded=True,
+    ),
+    Mutant(
+        "fragments-of-one-buffer", "each step multiplies the fragments of the first", "",
+        (Edit("a[k % 2][i], b[k % 2][j]", "a[0][i], b[0][j]"),), (CP3, GLOBAL_CC), words=_WRONG,
+    ),
+)  # fmt: skip
+
+#: Addresses: leading dimensions, pads, tiles, layouts.
+_ADDRESSES = (
+    Mutant(
+        "ldb-for-lda", "rows of A are taken to be as far apart as those of B", "cuda-samples #5",
+        (Edit(f"{_ROW_OF_A}lda", f"{_ROW_OF_A}ldb"),),
+        (CP2, LD1, LD2), ("out-of-bounds",), f"read outside A or B|{_WRONG}",
+    ),
+    Mutant(
+        "packed-a", "K is taken for the leading dimension of A", "aiter PR #5385",
+        (Edit(f"{_ROW_OF_A}lda", f"{_ROW_OF_A}K"),),
+        (CP2, LD1, LD2), words=f"read outside A or B|{_WRONG}",
+    ),
+    Mutant(
+        "packed-d", "N is taken for the leading dimension of D", "aiter PR #5385",
+        (Edit(f"{_TILE_OF_D}ldd + j * INST_N, acc[i][j], ldd,", f"{_TILE_OF_D}N + j * INST_N, acc[i][j], N,"),
+         Edit(_ROW_OF_D, "static_cast<long long>(warp_row) * N + warp_col")),
+        (CP3, LD1, GLOBAL), ("race-between-blocks", "fragment-ldm", "fragment-pointer"), "never written|guards",
+    ),
+    Mutant(
+        "pad-of-b-for-a", "fragments of A are loaded with the padded row of B", "",
+        (Edit("k * A_STEP_K, LDS_A);", "k * A_STEP_K, LDS_B);"),),
+        (CP2, LD1), ("poison-stored", "out-of-bounds"), _WRONG,
+    ),
+    Mutant(
+        "pad-left-out", "slices are stored without the pad with which they are read", "",
+        (Edit("a_to[i] = row * LDS_A + col;", "a_to[i] = row * A_COLS + col;"),),
+        (CP2, CP3, LD1, LD2), ("poison-stored", "race"),
+    ),
+    Mutant(
+        "illegal-pad", "a staged row is no whole number of 16-byte units", "tiny-cuda-nn #257",
+        (Edit("constexpr int PAD_A = 8;", "constexpr int PAD_A = 4;"),),
+        (CP2, LD1, LD2), ("fragment-ldm", "misaligned"), unguarded=True,
+    ),
+    Mutant(
+        "ragged-ldm", "the leading dimension of a fragment is no whole number of 16-byte units", "tiny-cuda-nn #257",
+        (Edit("k * A_STEP_K, LDS_A);", "k * A_STEP_K, LDS_A + 4);"),),
+        (CP2, LD1, LD2), ("fragment-ldm",),
+    ),
+    Mutant(
+        "half-a-fragment-off", "a fragment's pointer is 16 bytes off its 32", "",
+        (Edit("wmma::load_matrix_sync(b[j], ", "wmma::load_matrix_sync(b[j], 8 + "),),
+        (CP2, LD1, LD2), ("fragment-pointer",),
+    ),
+    Mutant(
+        "second-tile-off", "tiles 8 wide lie in padded rows, where every second one begins 16 bytes off", "",
+        (Edit("constexpr int LDS_B = B_TILE_COLS + PAD_B;", "constexpr int LDS_B = B_COLS + PAD_B;"),
+         Edit("constexpr int B_STEP_N = K_STEPS * B_TILE;", "constexpr int B_STEP_N = INST_N;"),
+         Edit("constexpr int B_STEP_K = B_TILE;", "constexpr int B_STEP_K = INST_K * LDS_B;"),
+         Edit("constexpr int B_STAGE = WARPS_N * FRAGS_N * B_STEP_N;", "constexpr int B_STAGE = B_ROWS * LDS_B;"),
+         Edit("b_to[i] = row / B_TILE_ROWS * B_STEP_K + row % B_TILE_ROWS * LDS_B +\n"
+              "              col / B_TILE_COLS * B_STEP_N + col % B_TILE_COLS;", "b_to[i] = row * LDS_B + col;")),
+        (TILES_WIDE, TILES_WIDE.replace("stages=1", "stages=2")), ("fragment-pointer",), visible=False, unguarded=True,
+    ),
+    Mutant(
+        "stages-overlap", "stages of A and B share memory", "",
+        (Edit("constexpr int B_BASE = STAGES * A_STAGE;", "constexpr int B_BASE = 0;"),),
+        (CP2, CP3, LD1, LD2), ("race", "early-write"), _WRONG,
+    ),
+    Mutant(
+        "wide-copy", "the promise is 8 bytes, the copies are 16", HERE,
+        (Edit("constexpr int ALIGN_A = 8;", "constexpr int ALIGN_A = 4;"),),
+        (CP2, LD1, LD2), ("misaligned",), unguarded=True,
+    ),
+    Mutant(
+        "narrow-copy", "a copy moves half of what its neighbour begins behind", "",
+        (Edit("  int4 a_held[", "  int2 a_held["), Edit("const int4*>(a_from", "const int2*>(a_from"),
+         Edit("<int4*>(shared + stage * A_STAGE", "<int2*>(shared + stage * A_STAGE")),
+        (LD1, LD2, LD1_LINEAR), ("poison-stored",),
+    ),
+    Mutant(
+        "lines-swapped", "A is read column by column although it lies in rows", "NVIDIA forum 265654",
+        (Edit("wmma::row_major>;\nusing FragmentB", "wmma::col_major>;\nusing FragmentB"),),
+        (CP2, LD1, GLOBAL), ("poison-stored", "out-of-bounds", "race"),
+        "fragment of A was loaded as its transpose|read outside A or B",
+    ),
+    Mutant(
+        "shape-in-another-order", "m and n of the instruction are given the other way round", "cubecl #311",
+        (Edit("INST_M, INST_N, INST_K,", "INST_N, INST_M, INST_K,", 3),),
+        (TILES_WIDE, TILES_TALL, LD2_NARROW, NARROW_GLOBAL),
+        ("poison-stored", "out-of-bounds", "race", "fragment-pointer"), _WRONG,
+    ),
+    Mutant(
+        "d-transposed", "fragments are stored column by column", "",
+        (Edit("acc[i][j], ldd,\n                              wmma::mem_row_major);",
+              "acc[i][j], ldd,\n                              wmma::mem_col_major);"),),
+        (CP3, LD1, GLOBAL), ("race", "race-between-blocks"), _WRONG,
+    ),
+)  # fmt: skip
+
+#: Which block, warp and thread computes what.
+_TILES = (
+    Mutant(
+        "tile-dropped", "the last block computes nothing", "tilelang #2433",
+        (Edit(_PLACE, f"  if (block + 1 == static_cast<int>(gridDim.x)) return;\n{_PLACE}"),),
+        (CP3, LD2_STAGED, PANELS, GLOBAL),
+        words=r"the whole \d+x\d+ block tile at row \d+, column \d+ was never written",
+    ),
+    Mutant(
+        "warp-tile-twice", "every warp computes the tile of the first", "",
+        (Edit("const int warp_n = warp % WARPS_N;", "const int warp_n = 0 * (warp % WARPS_N);"),),
+        (CP4, LD1_STAGED, GROUPED), ("race",),
+    ),
+    Mutant(
+        "warp-axes-swapped", "A is read from the warp's column instead of its row", "",
+        (Edit("warp_m * FRAGS_M * A_STEP_M", "warp_n * FRAGS_M * A_STEP_M"),), (CP3, LD1, LD1_LINEAR), words=_WRONG,
+    ),
+    Mutant(
+        "block-axes-swapped", "row and column of a block are swapped, which square matrices hide", "",
+        (Edit("block / blocks_n * BLOCK_M", "block % blocks_n * BLOCK_M"),
+         Edit("block % blocks_n * BLOCK_N", "block / blocks_n * BLOCK_N")),
+        (CP2, LD1, GLOBAL), ("out-of-bounds", "race-between-blocks", "race"), "never written|guards",
+    ),
+    Mutant(
+        "blocks-share-a-tile", "blocks write one tile of D without an order", "",
+        (Edit("block % blocks_n * BLOCK_N", "0 * blocks_n"),), (CP2, LD1, GLOBAL), ("race-between-blocks",),
+    ),
+    Mutant(
+        "tile-constants-swapped", "height and width of a block's tile are swapped", "",
+        (Edit("constexpr int BLOCK_M = WARPS_M * WARP_M;", "constexpr int BLOCK_M = WARPS_N * WARP_N;"),
+         Edit("constexpr int BLOCK_N = WARPS_N * WARP_N;", "constexpr int BLOCK_N = WARPS_M * WARP_M;")),
+        (CP2, GROUPED, GROUPED_GLOBAL), ("out-of-bounds", "race-between-blocks", "poison-stored", "race"),
+        unguarded=True,
+    ),
+    Mutant(
+        "last-group", "the last group of block rows is as high as the others", "FlyDSL PR #979",
+        (Edit("min(height, blocks_m - group * height)", "height"),),
+        (GROUPED, GROUPED_GLOBAL, GROUPED.replace("grouped2", "grouped8")),
+        ("race-between-blocks", "out-of-bounds"), "never written|guards",
+    ),
+    Mutant(
+        "last-panel", "the last panel of block columns is as wide as the others", "FlyDSL PR #979",
+        (Edit("min(width, blocks_n - panel * width)", "width"),),
+        (PANELS, PANELS_GLOBAL, PANELS.replace("panels2", "panels8")),
+        ("race-between-blocks", "out-of-bounds"), "never written|guards",
+    ),
+)  # fmt: skip
+
+#: Sums, factors and the store.
+_RESULTS = (
+    Mutant(
+        "sums-not-zeroed", "accumulators begin with whatever the registers hold", "tilelang #2617",
+        (Edit(_ZEROED, "(void)0;"),), (CP3, LD1, GLOBAL), ("poison-stored",), visible=False,
+    ),
+    Mutant(
+        "sums-zeroed-again", "accumulators are zeroed in every slice", "tilelang #2627",
+        (Edit(_LOOP, f"{_EACH_SUM} wmma::fill_fragment(sum, 0.0f);"),),
+        (CP3, LD1, LD2, GLOBAL),
+        words="alone: the accumulators do not carry over|the last K slice|K slice 0 .* is missing",
+    ),
+    Mutant(
+        "sums-onto-old-d", "the first slice adds to what D held before", "tilelang #2936",
+        (Edit("    if (slice > 0) {\n      reload();\n    }", "    reload();"),), (PARKED, PARKED_CP),
+        words="NaN|never written",
+    ),
+    Mutant(
+        "half-sums", "sums of f32 pass through f16 in every slice", "cutlass #1188",
+        (Edit(_LOOP, f"{_EACH_SUM}\n        for (auto& x : sum.x) x = __half2float(__float2half(x));"),),
+        (CP3, LD1, GLOBAL), words=_WRONG,
+    ),
+    Mutant(
+        "guessed-layout", "elements are stored where they lie on the cards of today", "",
+        (Edit(_DIRECT, "for (int e = 0; e < Accumulator::num_elements; ++e) {\n"
+              "        const int row = i * INST_M + thread % 32 / 4 + e / 2 % 2 * 8;\n"
+              "        const int col = j * INST_N + thread % 4 * 2 + e % 2 + e / 4 * 8;\n"
+              "        d_tile[static_cast<long long>(row) * ldd + col] = acc[i][j].x[e];\n      }"),),
+        (CP3, LD1, GLOBAL), words=_WRONG, visible=False,
+    ),
+    Mutant(
+        "element-by-number", "element 0 of lane 0 is taken for that of row 0 and column 0", "",
+        (Edit("  // 5. Epilogue", "  if (thread % 32 == 0) acc[0][0].x[0] = 0.0f;\n  // 5. Epilogue"),),
+        (CP3, LD1, LD1_STAGED), words=_WRONG,
+    ),
+    Mutant(
+        "element-to-another-type", "elements are copied one by one into a fragment of another type", "ocannl #789",
+        (Edit(_STORED, "wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, __half> half_sums;\n"
+              "      for (int e = 0; e < Accumulator::num_elements; ++e)\n"
+              "        half_sums.x[e] = __float2half(acc[i][j].x[e]);\n"
+              "      wmma::store_matrix_sync(reinterpret_cast<__half*>(strip + j * D_TILE), half_sums, 2 * LDS_D,\n"
+              "                              wmma::mem_row_major);"),
+         Edit("sums.of[e]", "__half2float(reinterpret_cast<const __half*>(strip + col / INST_N * D_TILE + "
+              "strip_row * LDS_D)[col % INST_N + e])")),
+        (LD1_STAGED, LD1_STAGED.replace("layout=cc", "layout=rr")), words=_WRONG, visible=False,
+    ),
+    Mutant(
+        "truncated", "D is rounded towards zero", "",
+        (Edit("__float2half(sums.of[e])",
+              "__float2half(__uint_as_float(__float_as_uint(sums.of[e]) & 0xffffe000u))"),),
+        (LD1_STAGED, LD1_STAGED.replace("layout=cc", "layout=rr")), words=_WRONG,
+    ),
+    Mutant(
+        "rounded-before-c", "the product is rounded to f16 before C is added", "",
+        (Edit("(alpha * sums.of[e] + beta", "(__half2float(__float2half(alpha * sums.of[e])) + beta"),),
+        (CP4, LD2_STAGED, GLOBAL_STAGED), words=_WRONG,
+    ),
+    Mutant(
+        "c-read-for-beta-0", "C is read where beta is 0", "blaspp #39",
+        (Edit("if (beta == 0) {", "if (false) {"),),
+        (CP4, LD1_LINEAR, GLOBAL_STAGED), words="C was read although beta is 0",
+    ),
+    Mutant(
+        "c-left-out", "C is never added", "",
+        (Edit("if (beta == 0) {", "if (true) {"),), (CP4, LD1_LINEAR, GLOBAL_STAGED), words="beta·C is missing",
+    ),
+    Mutant(
+        "beta-ignored", "C is added as it is", "",
+        (Edit("sums.of[e] + beta * ", "sums.of[e] + "),), (CP4, LD2_STAGED, GLOBAL_STAGED), words="beta was ignored",
+    ),
+    Mutant(
+        "alpha-ignored", "the product is not scaled", "",
+        (Edit("(alpha * ", "(", 2),), (CP4, LD2_STAGED, GLOBAL_STAGED), words="alpha was ignored|minus sign",
+    ),
+    Mutant(
+        "alpha-twice", "the product is scaled twice", "",
+        (Edit("(alpha * ", "(alpha * alpha * ", 2),), (CP4, LD2_STAGED, GLOBAL_STAGED), words=_WRONG,
+    ),
+    Mutant(
+        "a-read-for-alpha-0", "A and B are read where alpha is 0", "cuda-samples text",
+        (Edit("alpha == 0 ? 0 : K / BLOCK_K", "K / BLOCK_K"),),
+        (CP4, LD1_LINEAR, GLOBAL_STAGED), words="A or B was read although alpha is 0",
+    ),
+    Mutant(
+        "k-0-unwritten", "D keeps what it held where K is 0", "cutlass #2674",
+        (Edit(_PLACE, f"  if (K == 0) return;\n{_PLACE}"),),
+        (CP3, LD1, GLOBAL), words="D was never written",
+    ),
+    Mutant(
+        "beyond-d", "D is written far behind its end", "pytorch #95542",
+        (Edit("d_tile = D + ", "d_tile = D + (1LL << 40) + "),), (CP3, LD2_STAGED, GLOBAL), ("out-of-bounds",),
+    ),
+    Mutant(
+        "beside-d", "D is written one instruction tile to the right", "",
+        (Edit(_ROW_OF_D, f"{_ROW_OF_D} + INST_N"),),
+        (CP3, LD2_STAGED, GLOBAL), words="guards",
+    ),
+    Mutant(
+        "beyond-a", "A is read far behind its end", "",
+        (Edit("a_from[i] = A + ", "a_from[i] = A + (1LL << 24) + "),), (CP2, LD1, LD2), ("out-of-bounds",),
+    ),
+    Mutant(
+        "zeros", "nothing is multiplied", "",
+        (Edit("wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);", ""),), (CP2, LD1, GLOBAL),
+        words="every element is zero: the accumulators were stored without a product",
+    ),
+    Mutant(
+        "nan", "one NaN is in every sum", "",
+        (Edit(_ZEROED, "wmma::fill_fragment(acc[i][j], nanf(\"\"));"),),
+        (CP3, LD1, GLOBAL), words="all elements are NaN",
+    ),
+    Mutant(
+        "nothing", "the kernel's body is of another architecture and empty here", "Cytnx #1171",
+        (Edit(_PLACE, f"  if (gridDim.x > 0) return;\n{_PLACE}"),), (CP3, LD1, GLOBAL),
+        words="D was never written: nothing was launched",
+    ),
+    Mutant(
+        "endless", "the main loop never ends", "helion PR #2111",
+        (Edit(_LOOP, f"{_LOOP}\n    if (slice > 0) slice = 0;"),), (LD2, LD1), ("out-of-bounds",), "did not end",
+    ),
+)  # fmt: skip
+
+#: All of them, in the order of a table.
+MUTANTS: tuple[Mutant, ...] = (*_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS)
+KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}
