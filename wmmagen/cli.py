@@ -13,6 +13,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -219,6 +220,35 @@ def compile_kernel(
     }
     text = show.compiled(config.name(kernel), target.name, facts, tensor, report, cached=binary.cached)
     _answer(document, text, as_json)
+    return 0
+
+
+@app.command()
+def inspect(
+    texts: Annotated[list[str], typer.Argument(metavar="CONFIG…", help="Kernel names, key=value,… or TOML files.")],
+    arch: ArchName = None,
+    problem: Annotated[
+        str | None, typer.Option("--problem", metavar="MxNxK", help="A small one [of few blocks, which all take].")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Count what some move and execute, beside the least."""
+    from wmmagen import inspection, show
+
+    target = _arch(arch)
+    kernels = [_legal(text, target, strict_isa=False) for text in texts]
+    size = config.read_size(problem) if problem is not None else inspection.default_size(kernels)
+    inspection.demand(kernels, target, size)
+    found = [inspection.examine(kernel, target, size) for kernel in kernels]
+    document = {
+        "arch": target.name,
+        "problem": str(found[0].problem),
+        "differing": inspection.differing(kernels),
+        "kernels": [one.as_json(found[0]) for one in found],
+        "remarks": inspection.remarks(found),
+    }
+    width = shutil.get_terminal_size().columns
+    _answer(document, show.inspections(found, target.name, width), as_json)
     return 0
 
 

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from wmmagen.config import OPERATION_KEYS, Problem, spell
+from wmmagen.config import OPERATION_KEYS, Problem, name, spell
 from wmmagen.doctor import Finding
+from wmmagen.inspection import Figure, Inspection, differing, plain, remarks
 from wmmagen.lint import Report
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.rules import RULES, Rule, Violation
@@ -87,6 +88,108 @@ def _lint(report: Report) -> list[str]:
     said = [*report.defects, f"not done: {report.undone}"] if report.undone else [*report.defects]
     clean = f"no defect ({report.figures.disassembler})" if report.figures else "no defect"
     return [f"  lint             {text}" for text in said or [clean]]
+
+
+#: Columns of `inspect`: what a figure is called, a value, a quotient, a kernel's pair of values.
+_NAMED, _VALUE, _QUOTIENT = 20, 9, 7
+_PAIR = 2 * _VALUE + _QUOTIENT + 1
+
+
+def inspections(found: Sequence[Inspection], arch: str, width: int) -> str:
+    """The figures of one kernel beside their minima, or of several beside those of the first.
+
+    Args:
+        width: of the terminal, in characters; 80 are enough, and more hold more kernels side by side.
+    """
+    p = found[0].problem
+    lines = [f"[{number}] {name(one.config)}" for number, one in enumerate(found, start=1)]
+    sizes = f"{p.m * p.n} elements of D, {p.m * p.n * p.k} multiply-adds (madds)"
+    lines += _folded(f"{p} on {arch}, counted by the CPU executor: {sizes}", width)
+    lines += _folded("Sectors of 32 bytes of global memory, wavefronts of shared memory, instructions of warps", width)
+    if len(found) == 1:
+        lines += ["", *_beside_minima(found[0])]
+    else:
+        keys = "; ".join(
+            f"{key} {' | '.join(words)}" for key, words in differing([one.config for one in found]).items()
+        )
+        lines += _wrapped("differ in ", keys or "no key", width)
+        fit = max(1, (width - _NAMED - 3 * _VALUE) // _PAIR)
+        for begin in range(1, len(found), fit):
+            lines += ["", *_side_by_side(found, range(begin, min(begin + fit, len(found))))]
+    lines += ["", "Instructions of PTX for each matrix instruction, and the machine code:"]
+    for number, one in enumerate(found, start=1):
+        words = ", ".join(f"{plain(count)} {kind}" for kind, count in one.instructions.items())
+        lines += _wrapped(f"[{number}] ", words, width)
+        lines += [line for text in (*_main_loop(one.report), *_lint(one.report)) for line in _folded(text, width)]
+    said = remarks(found)
+    return "\n".join(
+        [*lines, *(["", "What stands out:"] if said else []), *(x for s in said for x in _folded(s, width))]
+    )
+
+
+def _wrapped(head: str, words: str, width: int) -> list[str]:
+    return textwrap.wrap(head + words, width, subsequent_indent=" " * len(head), break_long_words=False)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """``line`` in lines of ``width``, the further ones below its second column."""
+    margin = " " * (19 if line.startswith("  ") else 4)
+    return textwrap.wrap(line, width, subsequent_indent=margin, break_long_words=False, drop_whitespace=True)
+
+
+def _cells(values: Iterable[tuple[str, int]]) -> str:
+    return "".join(f"{text:>{wide}}" for text, wide in values)
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else plain(value)
+
+
+def _beside_minima(one: Inspection) -> list[str]:
+    head = [("", _VALUE), ("for each", _VALUE), ("for 1000", _VALUE), ("least of", _VALUE), ("", _QUOTIENT)]
+    below = [("in all", _VALUE), ("element", _VALUE), ("madds", _VALUE), ("problem", _VALUE), ("x", _QUOTIENT)]
+    lines = [
+        " " * _NAMED + _cells([*head, ("least of", _VALUE), ("", _QUOTIENT)]).rstrip(),
+        " " * _NAMED + _cells([*below, ("tiles", _VALUE), ("x", _QUOTIENT)]),
+    ]
+    for figure in one.figures:
+        least = figure.least
+        problem, tiles = (least.problem, least.tiles) if least else (None, None)
+        cells = [(_cell(value), _VALUE) for value in (figure.total, figure.per_output, figure.per_thousand, problem)]
+        cells += [(_cell(figure.ratio_to_problem), _QUOTIENT), (_cell(tiles), _VALUE)]
+        lines.append(f"{figure.words:<{_NAMED}}{_cells([*cells, (_cell(figure.ratio_to_tiles), _QUOTIENT)])}")
+    return lines
+
+
+def _side_by_side(found: Sequence[Inspection], others: Sequence[int]) -> list[str]:
+    """The first kernel, and ``others`` by their places, with their ratios to it; for each element of D, and so on."""
+    first = found[0].figures
+    head = [("least of", _VALUE), ("[1] each", _VALUE), ("1000", _VALUE)]
+    below = [("problem", _VALUE), ("element", _VALUE), ("madds", _VALUE)]
+    for place in others:
+        head += [(f"[{place + 1}] each", _VALUE), ("1000", _VALUE), (f"[{place + 1}]", _QUOTIENT + 1)]
+        below += [("element", _VALUE), ("madds", _VALUE), ("/ [1]", _QUOTIENT + 1)]
+    lines = [" " * _NAMED + _cells(head), " " * _NAMED + _cells(below)]
+    for index, figure in enumerate(first):
+        cells = [(_cell(_for_each(figure, figure.least.problem if figure.least else None)), _VALUE), *_pair(figure)]
+        for place in others:
+            other = found[place].figures[index]
+            cells += [*_pair(other), (_cell(other.total / figure.total if figure.total else None), _QUOTIENT + 1)]
+        lines.append(f"{figure.words:<{_NAMED}}{_cells(cells)}")
+    return lines
+
+
+def _pair(figure: Figure) -> list[tuple[str, int]]:
+    """A figure for each element and for 1,000 multiply-adds; a quotient is for both."""
+    value = figure.total if figure.per_output is None else figure.per_output
+    return [(_cell(value), _VALUE), (_cell(figure.per_thousand), _VALUE)]
+
+
+def _for_each(figure: Figure, value: float | None) -> float | None:
+    """``value``, which is of the launch as ``figure`` is, for each element of D."""
+    if value is None or figure.per_output is None or not figure.total:
+        return value
+    return value * figure.per_output / figure.total
 
 
 def runs(done: Sequence[Run]) -> str:

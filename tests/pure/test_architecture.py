@@ -150,6 +150,10 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "profile": (("trial", "layout", "executor", "backends", "nvrtc", "config", "errors"), ()),
+    "inspection": (
+        ("profile", "trial", "lint", "rules", "derive", "executor", "config", "arch", "errors"),
+        (),
+    ),
     "loops": (("backends", "coverage", "layout", "render", "instructions", "timing", "arch"), ()),
     "ceilings": (("timing", "errors"), ()),
     "ceiling": (
@@ -169,14 +173,14 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "show": (
         (
-            "job", "bench", "ceilings", "tune", "trial", "mutants", "lint", "records", "rules", "space", "doctor",
-            "timing", "config",
+            "job", "bench", "inspection", "ceilings", "tune", "trial", "mutants", "lint", "records", "rules", "space",
+            "doctor", "timing", "config",
         ),
         ("rich",),
     ),
     "cli": (
         (
-            "ceiling", "ceilings",
+            "ceiling", "ceilings", "inspection",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch",
             "errors",
