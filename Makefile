@@ -35,6 +35,7 @@ proof: proof-cpu
 	fi
 
 proof-cpu: $(STAMP)
+	$(BIN)/python tests/nvrtc/prove_executor.py
 	$(BIN)/python tests/nvrtc/prove_mutants.py
 
 proof-gpu: $(STAMP)
