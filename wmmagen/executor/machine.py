@@ -84,6 +84,7 @@ class Machine:
         spaces: memory by state space.
         parameters: the bytes of the kernel's parameters.
         layouts: the fragment maps of this run.
+        random: draws of whatever else is left open.
         log, counts, meter: what is reported.
         strict_isa: whether the strict reading of alignment is checked, too.
         exited: lanes that have ended.
@@ -108,6 +109,8 @@ class Machine:
         self.grid, self.block, self.order, self.spaces = grid, block, order, spaces
         self.parameters = parameters
         self.layouts = Layouts(seed)
+        self.random = np.random.default_rng((seed, 1))
+        self._draw = int(self.random.integers(WARP))
         self.strict_isa = strict_isa
         self.log, self.meter = Log(), Meter()
         self.counts = Counts(warps=order.warps)
@@ -161,6 +164,11 @@ class Machine:
                 int(warp) * WARP + lane,
             )
         return np.flatnonzero(every)
+
+    def leader(self, members: Mask) -> int:
+        """The lane that these members of a warp elect: the same one for the same members."""
+        lanes = np.flatnonzero(members)
+        return int(lanes[self._draw % len(lanes)])
 
     def same_in_warp(self, value: Any, warps: Array, statement: Statement, what: str) -> Array:
         """The value of each of these warps, whose lanes have to agree on it."""
@@ -258,7 +266,7 @@ class Machine:
         actor, warp, block = (int(np.broadcast_to(x, race.shape)[place]) for x in (who.actor, who.warp, who.block))
         name, offset = space.place(granule * space.shadow.granule)
         before = int(space.shadow.writer[granule])
-        between = space.name == "global" and before >= 0 and self.order.block_of[before] not in (-1, block)
+        between = space.name == "global" and before >= 0 and self.order.block_of[before] != block
         lane = actor if actor < self.order.lanes else warp * WARP
         self.report(
             "race-between-blocks" if between else "race",
@@ -301,6 +309,12 @@ class Machine:
         shadow = space.shadow
         self.report_pending(space, granules, shadow.pending_at(granules), who, statement, writes=True)
         self.report_race(space, granules, shadow.write(granules, who, undefined=undefined), who, statement, "a write")
+
+    def note_atomic(self, space: Space, granules: Array, who: Who, statement: Statement) -> None:
+        """Note an atomic update; reports races and early ones."""
+        shadow = space.shadow
+        self.report_pending(space, granules, shadow.pending_at(granules), who, statement, writes=True)
+        self.report_race(space, granules, shadow.update(granules, who), who, statement, "an atomic update")
 
     def by_warp(self, values: Array, lanes: Array) -> Array:
         """Values of lanes as warps × lanes, of the warps that take part; :data:`ABSENT` where a lane does not."""

@@ -112,6 +112,8 @@ class Shadow:
         self._written = np.zeros(count, np.int32)
         self._reader = np.full(count, -1, np.int32)
         self._read = np.zeros(count, np.int32)
+        #: Whether the last write was an atomic one; made when the first one comes.
+        self._atomic: Mask | None = None
         self.undefined = np.full(count, not defined)
         self.pending = np.zeros(count, np.bool_)
         self._any_undefined = not defined
@@ -158,12 +160,41 @@ class Shadow:
             race = twice if race is None else race | twice
         self._written[granules] = self._order.clock
         self._any_written = True
+        if self._atomic is not None:
+            self._atomic[granules] = False
         if undefined is not None:
             self.undefined[granules] = undefined
             self._any_undefined = True
         elif self._any_undefined:
             self.undefined[granules] = False
         return race
+
+    def update(self, granules: Array, who: Who) -> Mask | None:
+        """Note an atomic update; which granules it races on, None for none: other atomics are none.
+
+        Where several update a granule, their warp, block or grid stands for them, as for readers.
+        """
+        order = self._order
+        if self._atomic is None:
+            self._atomic = np.zeros(self.writer.shape, np.bool_)
+        race = self.touches(granules, who)
+        atomic = self._atomic[granules]
+        if race is not None:
+            other = self._conflict(self._reader, self._read, granules, who)
+            race = race & ~atomic if other is None else (race & ~atomic) | other
+        before, when = self.writer[granules], self._written[granules]
+        actor = np.broadcast_to(who.actor, granules.shape)
+        kept = atomic & ((order.block_of[before] != who.block) | (when >= order.block_since[who.block]))
+        self._write_down(self.writer, granules, np.where(kept, self._join(before, actor, who), actor), who)
+        self._written[granules] = order.clock
+        self._atomic[granules] = self._any_written = True
+        return race if race is not None and race.any() else None
+
+    def define(self, granules: Array, undefined: Array) -> None:
+        """Say whether granules hold something undefined."""
+        if self._any_undefined or undefined.any():
+            self.undefined[granules] = undefined
+            self._any_undefined = True
 
     def touches(self, granules: Array, who: Who) -> Mask | None:
         """Which granules a write would race on; None for none."""
@@ -209,13 +240,17 @@ class Shadow:
             # A read that the same warp ordered before this one is covered by this one.
             kept &= ~((order.warp_of[before] == who.warp) & (when < order.warp_since[who.warp]))
             actor = np.where(kept, self._join(before, actor, who), actor)
-        self._reader[granules] = actor
+        self._write_down(self._reader, granules, actor, who)
         self._read[granules] = order.clock
-        found = self._reader[granules]
+
+    def _write_down(self, actors: Array, granules: Array, actor: Array, who: Who) -> None:
+        """Note actors of granules; where one instruction has several, what stands for all of them."""
+        actors[granules] = actor
+        found = actors[granules]
         different = found != actor
         if different.any():
             joined = self._join(found, actor, who)[different]
-            np.maximum.at(self._reader, granules[different], joined)
+            np.maximum.at(actors, granules[different], joined)
 
     def _join(self, before: Array, actor: Array, who: Who) -> Array:
         order = self._order

@@ -1,7 +1,7 @@
 """A kernel made ready to run: every instruction as a function of the machine, register names as numbers.
 
-Immediate operands, special registers and addresses of variables are registers, too, which are filled before the launch;
-so an instruction only ever reads numbered registers.
+Decoding happens once for each kernel; what an instruction means is said where it is made: arithmetic in
+:mod:`wmmagen.executor.alu`, the others in rooms of their own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from wmmagen.errors import LaunchFault, PtxError
-from wmmagen.executor import alu, control, fragments, matrix, ptx, steps
+from wmmagen.errors import LaunchFault
+from wmmagen.executor import alu, atomics, control, fragments, matrix, ptx, steps, warp
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import WINDOWS
 from wmmagen.executor.matrix import Move
 from wmmagen.executor.numbers import UNSIGNED
-from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Module, Operand, Register, Statement, Symbol
+from wmmagen.executor.operands import Operands, unknown
+from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Operand, Statement, Symbol
 from wmmagen.executor.steps import Step
 
 _PROGRAMS_KEPT = 16
@@ -97,25 +98,8 @@ def load(text: str, entry: str) -> Program:
     return _Decoder(module, module.kernels[entry]).program()
 
 
-class _Decoder:
+class _Decoder(Operands):
     """Decodes the statements of one kernel."""
-
-    def __init__(self, module: Module, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.constants: list[Any] = []
-        self.unwritten: set[int] = set()
-        self._numbers: dict[object, int] = {}
-        self.specials: dict[str, int] = {}
-        self.addresses: dict[tuple[str, int], int] = {}
-        self.variables = {v.name: v for v in (*module.variables, *kernel.variables)}
-        self.granules = {"global": 16, "shared": 16}
-        self._offsets: dict[str, tuple[int, ptx.Parameter]] = {}
-        at = 0
-        for parameter in kernel.parameters:
-            element = TYPE_BITS[parameter.type] // 8
-            at = -(-at // element) * element
-            self._offsets[parameter.name] = (at, parameter)
-            at += parameter.size
 
     def program(self) -> Program:
         blocks = tuple(self._block(block) for block in control.blocks_of(self.kernel))
@@ -154,14 +138,14 @@ class _Decoder:
     def _barrier(self, statement: Statement) -> tuple[int, ...]:
         words = [word for word in statement.words[1:] if word not in ("cta", "aligned")]
         if words != ["sync"] or len(statement.operands) not in (1, 2):
-            raise _unknown(statement)
+            raise unknown(statement)
         return tuple(self.source(operand, "u32", statement) for operand in statement.operands)
 
     def _statement(self, statement: Statement) -> tuple[Step | None, str]:
         try:
             step, kind = self._decode(statement)
         except UnknownInstruction:
-            raise _unknown(statement) from None
+            raise unknown(statement) from None
         if statement.guard is not None and step is not None:
             step = steps.guarded(step, self.register(statement.guard, statement), statement)
         return step, kind
@@ -175,92 +159,13 @@ class _Decoder:
             return maker(self, statement)
         return self._arithmetic(statement)
 
-    # Operands --------------------------------------------------------------------------------------------------------
-
-    def _number(self, key: object, value: Any) -> int:
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.constants)
-            self.constants.append(value)
-        return number
-
-    def register(self, register: Register, statement: Statement) -> int:
-        """The number of a register."""
-        number = self._numbers.get(register)
-        if number is None:
-            bits = self.kernel.bits_of(register, statement.line)
-            number = self._number(register, UNSIGNED[bits](0))
-            self.unwritten.add(number)
-        return number
-
-    def bits(self, operand: Operand, statement: Statement) -> int:
-        """Bits of a register operand."""
-        if not isinstance(operand, Register):
-            raise _unknown(statement, "an operand has to be a register")
-        return self.kernel.bits_of(operand, statement.line)
-
-    def target(self, operand: Operand, bits: int, statement: Statement, *, wider: bool = False) -> int:
-        """The number of a destination register of ``bits``, or of more where ``wider``."""
-        own = self.bits(operand, statement)
-        if own != bits and not (wider and own > bits):
-            raise _unknown(statement, f"a destination of {own} bits")
-        return self.register(operand, statement)  # type: ignore[arg-type]
-
-    def source(self, operand: Operand, kind: str, statement: Statement, *, wider: bool = False) -> int:
-        """The number of the register that holds a source operand of type ``kind``."""
-        bits = TYPE_BITS[kind]
-        if isinstance(operand, Register):
-            own = self.kernel.bits_of(operand, statement.line)
-            if own != bits and not (wider and own > bits):
-                raise _unknown(statement, f"a register of {own} bits where {kind} is read")
-            return self.register(operand, statement)
-        if isinstance(operand, Immediate):
-            return self._immediate(operand, kind, statement)
-        if isinstance(operand, Symbol):
-            return self._symbol(operand, bits, statement)
-        raise _unknown(statement, "an operand of this form")
-
-    def _immediate(self, operand: Immediate, kind: str, statement: Statement) -> int:
-        bits, value = TYPE_BITS[kind], operand.value
-        if operand.float_bits and operand.float_bits != bits:
-            if kind != "f32":
-                raise _unknown(statement, "a floating point number of another width")
-            wide = np.array(value, np.uint64).view(np.float64)
-            value = int(wide.astype(np.float32).view(np.uint32))
-        made = np.bool_(value) if bits == 1 else UNSIGNED[bits](value % (1 << bits))
-        return self._number((value, bits), made)
-
-    def _symbol(self, operand: Symbol, bits: int, statement: Statement) -> int:
-        if operand.name.startswith("%"):
-            if operand.name not in _SPECIALS:
-                raise _unknown(statement, f"the special register {operand.name}")
-            number = self._number((operand, bits), UNSIGNED[bits](0))
-            self.specials[operand.name] = number
-            return number
-        if operand.name not in self.variables or bits < 32:
-            raise _unknown(statement, f"{operand.name}, which is no variable")
-        number = self._number((operand, bits), UNSIGNED[bits](0))
-        self.addresses[operand.name, bits] = number
-        return number
-
-    def address(self, operand: Operand, statement: Statement) -> tuple[int, int]:
-        """The register that holds an address operand's base, and its offset."""
-        if not isinstance(operand, Address):
-            raise _unknown(statement, "an operand that is no address")
-        base = operand.base
-        if isinstance(base, Register):
-            if self.kernel.bits_of(base, statement.line) not in (32, 64):
-                raise _unknown(statement, "an address of neither 32 nor 64 bits")
-            return self.register(base, statement), operand.offset
-        return self.source(base, "u64", statement), operand.offset
-
     # Kinds of instructions -------------------------------------------------------------------------------------------
 
     def _arithmetic(self, statement: Statement) -> tuple[Step, str]:
         found = alu.decode(statement.words)
         wider = statement.words[0] == "cvt"
         if len(statement.operands) != len(found.sources) + 1:
-            raise _unknown(statement, f"{len(statement.operands)} operands")
+            raise unknown(statement, f"{len(statement.operands)} operands")
         target = self.target(statement.operands[0], TYPE_BITS[found.result], statement, wider=wider)
         sources = [
             self.source(operand, kind, statement, wider=wider)
@@ -339,19 +244,6 @@ class _Decoder:
             raise UnknownInstruction
         return space, count, kind
 
-    def note_width(self, space: str, nbytes: int) -> None:
-        """Remember the narrowest access of a space; a generic one may be any."""
-        for name in ("global", "shared"):
-            if space in (name, _GENERIC):
-                self.granules[name] = min(self.granules[name], nbytes)
-
-    def elements(self, operand: Operand, count: int, statement: Statement) -> tuple[Operand, ...]:
-        """The registers of a vector operand, or the one register."""
-        parts = operand.parts if isinstance(operand, ptx.Vector) else (operand,)
-        if len(parts) != count:
-            raise _unknown(statement, f"{len(parts)} elements")
-        return parts
-
     def ld(self, statement: Statement) -> tuple[Step, str]:
         """Loads."""
         space, count, kind = self.memory_words(statement)
@@ -377,12 +269,12 @@ class _Decoder:
         address = statement.operands[1]
         if not isinstance(address, Address) or not isinstance(address.base, Symbol):
             raise UnknownInstruction
-        if address.base.name not in self._offsets:
-            raise _unknown(statement, f"{address.base.name}, which is no parameter")
-        start, parameter = self._offsets[address.base.name]
+        if address.base.name not in self.offsets:
+            raise unknown(statement, f"{address.base.name}, which is no parameter")
+        start, parameter = self.offsets[address.base.name]
         width = TYPE_BITS[kind] // 8
         if address.offset + width * len(targets) > parameter.size:
-            raise _unknown(statement, "more bytes than the parameter has")
+            raise unknown(statement, "more bytes than the parameter has")
         return steps.parameters(start + address.offset, width, targets, signed=kind[0] == "s")
 
     def st(self, statement: Statement) -> tuple[Step, str]:
@@ -429,12 +321,6 @@ class _Decoder:
             steps.Access(statement, "global", *source, sizes[0], 1),
             read,
         )
-
-    def warp_barrier(self, statement: Statement) -> tuple[Step | None, str]:
-        """``bar.warp.sync``."""
-        if statement.words != ("bar", "warp", "sync") or len(statement.operands) != 1:
-            raise UnknownInstruction
-        return steps.meets(self.source(statement.operands[0], "b32", statement), statement), "warp barrier"
 
     def wmma(self, statement: Statement) -> tuple[Step, str]:
         """Matrix loads, stores and products."""
@@ -484,16 +370,13 @@ _MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None
     ("ld",): _Decoder.ld,
     ("st",): _Decoder.st,
     ("cp",): _Decoder.cp,
-    ("bar", "warp"): _Decoder.warp_barrier,
+    ("atom",): atomics.decode,
+    ("red",): atomics.decode,
+    ("bar", "warp"): warp.barrier,
+    ("shfl",): warp.shuffle,
+    ("vote",): warp.vote,
+    ("activemask",): warp.active,
+    ("redux",): warp.reduce,
+    ("elect",): warp.elect,
     ("wmma",): _Decoder.wmma,
 }
-_SPECIALS = frozenset(
-    [*(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"), "%laneid", "%warpid"]
-)
-
-
-def _unknown(statement: Statement, why: str = "") -> PtxError:
-    return PtxError(
-        f"PTX line {statement.line}: the executor does not know {statement.name}" + (f" with {why}" if why else ""),
-        "run the kernel on a GPU instead",
-    )

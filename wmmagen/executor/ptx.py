@@ -52,6 +52,13 @@ class Vector(NamedTuple):
     parts: tuple[Register | Immediate | Symbol, ...]
 
 
+class Pair(NamedTuple):
+    """Two destinations with a bar between them: ``%r1|%p1``."""
+
+    first: Register | Immediate | Symbol
+    second: Register | Immediate | Symbol
+
+
 class Address(NamedTuple):
     """Operand in brackets: a base and an offset in bytes."""
 
@@ -59,7 +66,7 @@ class Address(NamedTuple):
     offset: int
 
 
-Operand = Register | Immediate | Symbol | Vector | Address
+Operand = Register | Immediate | Symbol | Vector | Pair | Address
 
 
 class Statement(NamedTuple):
@@ -442,7 +449,15 @@ class _Reader:
             return self._address(text, number)
         if text[0] == "{":
             return Vector(tuple(self._scalar(part, number) for part in _split(text[1:-1], number)))
+        if "|" in text:
+            return self._pair(text, number)
         return self._scalar(text, number)
+
+    def _pair(self, text: str, number: int) -> Pair:
+        first, _, second = (part.strip() for part in text.partition("|"))
+        if not first or not second:
+            raise PtxError(f"PTX line {number}: {_short(text)} lacks one of its two operands")
+        return Pair(self._scalar(first, number), self._scalar(second, number))
 
     def _scalar(self, text: str, number: int) -> Register | Immediate | Symbol:
         if text[0].isdigit() or text[0] == "-":

@@ -1,4 +1,4 @@
-"""Instructions as functions of the machine: arithmetic, moves, loads, stores, asynchronous copies, warp barriers."""
+"""Instructions as functions of the machine: arithmetic, moves, loads, stores, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from wmmagen.executor import alu, memory
 from wmmagen.executor.machine import WINDOWS, Copies, Machine, as_bits, flagged
-from wmmagen.executor.memory import WARP, Space
+from wmmagen.executor.memory import Space
 from wmmagen.executor.numbers import UNSIGNED, resize
 from wmmagen.executor.ptx import Statement
 
@@ -274,32 +274,3 @@ def wait_all(machine: Machine) -> None:
 def waits(left: int) -> Step:
     """A wait for all groups but the last ``left``."""
     return lambda machine: machine.land(machine.committed - left)
-
-
-def meets(members: int, statement: Statement) -> Step:
-    """A barrier of the lanes of a warp that the register ``members`` names."""
-    every = np.uint32(0xFFFFFFFF)
-
-    def step(machine: Machine) -> None:
-        value = machine.registers[members]
-        if machine.mask is None and np.ndim(value) == 0 and value == every:
-            machine.order.warps_meet(None)
-            machine.counts.warp_barriers += machine.order.warps
-            return
-        running = np.zeros(machine.order.lanes, np.bool_)
-        running[machine.lanes] = True
-        rows = running.reshape(-1, WARP)
-        warps = np.flatnonzero(rows.any(axis=1))
-        bits = (rows[warps] * (1 << np.arange(WARP, dtype=np.int64))).sum(axis=1)
-        asked = np.where(rows[warps], machine.full(value).reshape(-1, WARP)[warps].astype(np.int64), bits[:, None])
-        wrong = (asked != bits[:, None]).any(axis=1)
-        if wrong.any():
-            warp = int(warps[np.argmax(wrong)])
-            lane = warp * WARP + int(np.argmax(rows[warp]))
-            message = "bar.warp.sync is not reached by just the lanes that its mask names"
-            machine.report("partial-warp", message, statement, lane, count=int(wrong.sum()))
-        # A barrier of some lanes only orders nothing here: the shadow knows warps, not parts of them.
-        machine.order.warps_meet(warps[bits == int(every)])
-        machine.counts.warp_barriers += len(warps)
-
-    return step
