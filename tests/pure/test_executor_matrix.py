@@ -342,7 +342,10 @@ def test_stores_of_accumulators_are_counted_as_lanes_make_them(shape: str, kind:
 @pytest.mark.parametrize(
     "words",
     ["wmma.mma.sync.aligned.row.col.m16n16k8.f32.f32", "wmma.mma.sync.aligned.row.col.m16n16k16.f64.f32",
-     "wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32", "wmma.mma.sync.aligned.row.any.m16n16k16.f32.f32",
+     "wmma.mma.sync.aligned.row.row.m8n8k32.s32.s4.s4.s32", "wmma.mma.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32",
+     "wmma.mma.or.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32",
+     "wmma.mma.xor.popc.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32",
+     "wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.u4.s32", "wmma.mma.sync.aligned.row.any.m16n16k16.f32.f32",
      "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32.satfinite", "wmma.mma.sync.row.col.m16n16k16.f32.f32"],
 )  # fmt: skip
 def test_products_that_are_not_known(words: str) -> None:

@@ -101,13 +101,16 @@ def test_votes(limit: int, said: tuple[int, ...]) -> None:
 
 
 def test_a_vote_of_half_a_warp_and_the_lanes_that_run() -> None:
-    body = HALF + """
+    body = (
+        HALF
+        + """
   setp.lt.u32 %p1, %r0, 40;
   vote.sync.all.pred %p2, %p1, {mask};
   activemask.b32 %r10;
   selp.u32 %r10, %r10, 0, %p2;
   st.global.b32 [%d10], %r10;
 $L_end:"""
+    )
     got = run(body.format(mask=0xFFFF), OUT[:32])
     assert got.findings == ()
     assert output(got, 0, OUT[:32]).tolist() == [0xFFFF] * 16 + [0] * 16

@@ -1,4 +1,7 @@
-"""Matrix instructions as functions of the machine: loads and stores of fragments, and their products."""
+"""Matrix instructions as functions of the machine: loads and stores of fragments, and their products.
+
+An *element* of a move is what is stored: a byte where the type is smaller.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +114,7 @@ class Mover:
         address = machine.same_in_warp(machine.registers[self._base], warps, self._statement, "the pointer")
         strides = machine.same_in_warp(machine.registers[self._stride], warps, self._statement, "the leading dimension")
         address = address.astype(np.int64) + self._offset
+        strides = self._stored(machine, strides, warps)
         if self._move.space:
             parts = [(machine.spaces[self._move.space], address, warps)]
         else:
@@ -120,6 +124,19 @@ class Mover:
             own = strides[np.searchsorted(warps, some)]
             groups += [(some[own == ldm], space, where[own == ldm], int(ldm)) for ldm in np.unique(own)]
         return groups
+
+    def _stored(self, machine: Machine, strides: Any, warps: Any) -> Any:
+        """Leading dimensions in what is stored, which is bytes where elements are smaller."""
+        packed = self._move.fragment.packed
+        if packed == 1:
+            return strides
+        crooked = strides % packed != 0
+        if crooked.any():
+            first = int(np.argmax(crooked))
+            message = f"a leading dimension of {int(strides[first])} elements, which is no whole number of bytes"
+            lane = int(warps[first]) * WARP
+            machine.report("fragment-ldm", message, self._statement, lane, count=int(crooked.sum()), whole_warp=True)
+        return strides // packed
 
     def _places(self, machine: Machine, space: Space, address: Any, warps: Any, ldm: int) -> tuple[Any, Any]:
         """The warps whose tile lies in memory, on whole elements, and where; reports the others and the rulebooks."""
@@ -168,8 +185,9 @@ class Mover:
             readings.append(("fragment-ldm-strict", move.fragment.lane_bytes, _STRICT_RULES))
         for code, unit, rules in readings:
             if ldm * element % unit:
+                elements = ldm * move.fragment.packed
                 message = (
-                    f"a leading dimension of {ldm} elements, {ldm * element} bytes, is no multiple of {unit} bytes"
+                    f"a leading dimension of {elements} elements, {ldm * element} bytes, is no multiple of {unit} bytes"
                 )
                 lane = int(warps[0]) * WARP
                 machine.report(

@@ -145,3 +145,12 @@ class Operands:
         if len(parts) != count:
             raise unknown(statement, f"{len(parts)} elements")
         return parts
+
+    def fragment(
+        self, operand: Operand, count: int, bits: int, statement: Statement, *, written: bool = False
+    ) -> list[int]:
+        """The numbers of the registers of a fragment, ``bits`` each; what is only read may be a number as written."""
+        parts = self.elements(operand, count, statement)
+        if written:
+            return [self.target(part, bits, statement) for part in parts]
+        return [self.source(part, f"b{bits}", statement) for part in parts]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen.errors import LaunchFault
-from wmmagen.executor import alu, atomics, control, fragments, matrix, ptx, steps, warp
+from wmmagen.executor import alu, atomics, control, fragments, matrix, mma, ptx, steps, warp
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import WINDOWS
 from wmmagen.executor.matrix import Move
@@ -335,19 +335,14 @@ class _Decoder(Operands):
         fragment, loads = move.fragment, statement.words[1] == "load"
         if len(statement.operands) not in (2, 3):
             raise UnknownInstruction
-        ldm = Immediate(move.length) if len(statement.operands) == 2 else statement.operands[2]
+        ldm = Immediate(move.length * fragment.packed) if len(statement.operands) == 2 else statement.operands[2]
         held, where = statement.operands[:2] if loads else (statement.operands[1], statement.operands[0])
-        parts = self.elements(held, fragment.registers, statement)
-        registers = [self.register_of(part, fragment.register_bits, statement) for part in parts]
+        registers = self.fragment(held, fragment.registers, fragment.register_bits, statement, written=loads)
         base, offset = self.address(where, statement)
         self.note_width(move.space, fragment.bits // 8)
         stride = self.source(ldm, "u32", statement)
         mover = fragments.Mover(statement, move, base, offset, stride, registers)
         return mover.load if loads else mover.store
-
-    def register_of(self, operand: Operand, bits: int, statement: Statement) -> int:
-        """A fragment's register, or for a source a number."""
-        return self.source(operand, f"b{bits}", statement)
 
     def _product(self, statement: Statement) -> Step:
         product = matrix.decode_product(statement.words)
@@ -355,11 +350,8 @@ class _Decoder(Operands):
             raise UnknownInstruction
         held = (product.d, product.a, product.b, product.c)
         registers = [
-            [
-                self.register_of(part, fragment.register_bits, statement)
-                for part in self.elements(operand, fragment.registers, statement)
-            ]
-            for operand, fragment in zip(statement.operands, held, strict=True)
+            self.fragment(operand, each.registers, each.register_bits, statement, written=not number)
+            for number, (operand, each) in enumerate(zip(statement.operands, held, strict=True))
         ]
         return fragments.multiplies(statement, product, registers)
 
@@ -379,4 +371,6 @@ _MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None
     ("redux",): warp.reduce,
     ("elect",): warp.elect,
     ("wmma",): _Decoder.wmma,
+    ("mma",): mma.product,
+    ("ldmatrix",): mma.load,
 }
