@@ -266,25 +266,28 @@ def validate(
         str | None,
         typer.Option("--freivalds-above", metavar="MxNxK", help="Above this size use Freivalds' check [2048]."),
     ] = None,
+    strict_isa: StrictIsa = False,
     as_json: AsJson = False,
 ) -> int:
     """Run one on exact inputs, judge bit for bit."""
-    from wmmagen import reference, show, trial
+    from functools import partial
+
+    from wmmagen import foundry, reference, show, trial
 
     target = _arch(arch)
-    kernel = _legal(text, target, strict_isa=False)
+    kernel = _legal(text, target, strict_isa)
     if full and freivalds_above is not None:
         raise RequestError("--full and --freivalds-above contradict each other", "give one of them")
     above = math.prod(config.read_size(freivalds_above)) if freivalds_above is not None else trial.FREIVALDS_ABOVE
     asked = _problem(kernel, problem)
     problems = _scaled([asked] if asked else trial.validation_problems(kernel), alpha, beta)
     for one in problems:
-        rules.demand(kernel, target, one)
+        rules.demand(kernel, target, one, strict_isa=strict_isa)
         reference.demand(one, pattern)
-    place = pick.pick(backend, target)
+    place = pick.pick(backend, target, strict_isa=strict_isa)
     (_aside if as_json else _say)(place.first_line)
     with place:
-        _, binary = trial.build(kernel, target)
+        _, binary = trial.build(kernel, target, partial(foundry.compile_source, line_info=place.names_lines))
         runs = trial.validate(
             kernel, binary, place.demanded(), problems, pattern=pattern, above=None if full else above
         )

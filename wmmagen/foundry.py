@@ -45,6 +45,7 @@ class Order:
     source: str
     entry: str
     arch: Arch
+    line_info: bool = False
 
     @property
     def key(self) -> str:
@@ -53,7 +54,8 @@ class Order:
         Raises:
             MissingPiece: NVRTC or a header is not here.
         """
-        return cache.key_of((self.source, self.entry, *nvrtc.identity(self.source, self.arch)))
+        decides = nvrtc.identity(self.source, self.arch, line_info=self.line_info)
+        return cache.key_of((self.source, self.entry, *decides))
 
 
 def usable_cores() -> int:
@@ -61,16 +63,15 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def compile_source(source: str, entry: str, arch: Arch) -> Binary:
+def compile_source(source: str, entry: str, arch: Arch, *, line_info: bool = False) -> Binary:
     """As :func:`wmmagen.nvrtc.compile_source`, in this process, through the user's cache.
 
     Raises:
         CompileError: the source was refused, or holds no such kernel.
         MissingPiece: NVRTC or a header is not here, or this NVRTC does not know the architecture.
     """
-    return _found_or_made(
-        cache.default(), Order(source, entry, arch).key, lambda: nvrtc.compile_source(source, entry, arch)
-    )
+    key = Order(source, entry, arch, line_info).key
+    return _found_or_made(cache.default(), key, lambda: nvrtc.compile_source(source, entry, arch, line_info=line_info))
 
 
 def assemble(binary: Binary, arch: Arch) -> Binary:
@@ -102,6 +103,7 @@ class Foundry:
         until: the moment of :func:`time.monotonic` after which nothing is waited for; None for no such moment.
         precompiled: whether each process keeps the headers precompiled, in a folder of its own.
         gives_way: whether the processes leave the cores to whoever else wants them.
+        line_info: whether binaries tell lines of the source.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class Foundry:
         until: float | None = None,
         precompiled: bool = True,
         gives_way: bool = False,
+        line_info: bool = False,
     ) -> None:
         self.jobs = jobs
+        self._line_info = line_info
         self._kept = cache.default() if kept is None else kept
         self._limit_s = limit_s
         self._until = until
@@ -135,6 +139,10 @@ class Foundry:
     ) -> None:
         self.close()
 
+    def order(self, source: str, entry: str, arch: Arch) -> Order:
+        """The order by which :meth:`compile` makes a binary."""
+        return Order(source, entry, arch, self._line_info)
+
     def begin(self, order: Order) -> None:
         """Compile ``order`` as soon as a process is free, for :meth:`compile` to fetch. Nothing is waited for.
 
@@ -154,13 +162,15 @@ class Foundry:
                 cannot be started.
             OutOfTime: ``until`` has come.
         """
-        order = Order(source, entry, arch)
+        return self._fetched(self.order(source, entry, arch))
+
+    def _fetched(self, order: Order) -> Binary:
         self.begin(order)
         left = None if self._until is None else max(0.0, self._until - time.monotonic())
         try:
             return self._begun.pop(order).result(left)
         except TimeoutError:
-            raise OutOfTime(f"the time was over before {entry} was compiled") from None
+            raise OutOfTime(f"the time was over before {order.entry} was compiled") from None
 
     def compile_many(self, orders: Iterable[Order]) -> Iterator[Binary | CompileError]:
         """What becomes of each order, in their order; a few are begun ahead of the one that is waited for.
@@ -176,7 +186,7 @@ class Foundry:
         while ahead:
             order = ahead.popleft()
             try:
-                answer: Binary | CompileError = self.compile(order.source, order.entry, order.arch)
+                answer: Binary | CompileError = self._fetched(order)
             except CompileError as error:
                 answer = error
             for following in islice(source, 1):
@@ -242,7 +252,9 @@ def serve(channel: Channel, folder: str | None, nice: int) -> None:
 
 def _answer(order: Order, precompiled: Path | None) -> Binary | CompileError | MissingPiece:
     try:
-        return nvrtc.compile_source(order.source, order.entry, order.arch, precompiled=precompiled)
+        return nvrtc.compile_source(
+            order.source, order.entry, order.arch, line_info=order.line_info, precompiled=precompiled
+        )
     except CompileError as error:
         # A folder that is full or gone refuses the best of sources; what is refused without one is refused.
         return error if precompiled is None else _answer(order, None)

@@ -17,7 +17,7 @@ from wmmagen.bench import Table
 from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import RequestError, StudyError
-from wmmagen.foundry import ORDERS_PER_PROCESS, Foundry, Order, usable_cores
+from wmmagen.foundry import ORDERS_PER_PROCESS, Foundry, usable_cores
 from wmmagen.manifest import Evidence
 from wmmagen.records import Outcome, Record, Tally, tally
 from wmmagen.render import render
@@ -225,7 +225,12 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
 def _foundry(request: Request, place: Place) -> Foundry:
     until = None if request.budget_s is None else time.monotonic() + request.budget_s
     # Compilers that work while the card is timed must not keep the process that times it from its core.
-    return Foundry(request.jobs or usable_cores(), until=until, gives_way=place.backend is not None)
+    return Foundry(
+        request.jobs or usable_cores(),
+        until=until,
+        gives_way=place.backend is not None,
+        line_info=place.names_lines,
+    )
 
 
 def _ahead(foundry: Foundry, request: Request, place: Place) -> tune.Ahead:
@@ -233,7 +238,7 @@ def _ahead(foundry: Foundry, request: Request, place: Place) -> tune.Ahead:
 
     def begin(config: KernelConfig) -> None:
         source = render(config, request.arch)
-        foundry.begin(Order(source.text, source.kernel, request.arch))
+        foundry.begin(foundry.order(source.text, source.kernel, request.arch))
 
     return tune.Ahead(begin, foundry.jobs * ORDERS_PER_PROCESS, timed=place.ranks)
 

@@ -154,7 +154,8 @@ def compile_source(
         source: the text of the file; ``entry`` must be an ``extern "C"`` kernel in it.
         entry: symbol of the kernel; the compiler's messages call the file ``<entry>.cu``.
         arch: what to make machine code for.
-        line_info: whether to keep line tables for profilers (``-lineinfo``).
+        line_info: whether to keep line tables (``-lineinfo``), in the cubin for profilers and in the PTX for the CPU
+            executor. The machine code is the same.
         precompiled: a folder for precompiled headers, which no other process may use: NVRTC writes files there without
             a lock, and what one process left is of no use to the next. None compiles the headers every time.
 
@@ -183,7 +184,7 @@ def compile_source(
     return _binary(entry, arch, cubin, ptx, log, seconds, compiler)
 
 
-def identity(source: str, arch: Arch) -> tuple[str, ...]:
+def identity(source: str, arch: Arch, *, line_info: bool = False) -> tuple[str, ...]:
     """What decides, beside the text and its entry, what :func:`compile_source` makes of ``source``; holds no path.
 
     Compiler, size and date of its library, options, and the content of every header that ``source`` includes, directly
@@ -194,7 +195,7 @@ def identity(source: str, arch: Arch) -> tuple[str, ...]:
     """
     found = headers()
     contents = _contents(found.directories, tuple(sorted(set(_INCLUDE.findall(source)))))
-    return (title(), _stamp(library()), *_flags(arch, line_info=False), found.version, contents)
+    return (title(), _stamp(library()), *_flags(arch, line_info), found.version, contents)
 
 
 def assembler_identity(arch: Arch) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NumpyBackend]:
 
     def put(**more: Any) -> NumpyBackend:
         backend = NumpyBackend(**more)
-        monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(backend, arch))
+        monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(backend, arch))
         return backend
 
     return put
@@ -326,6 +326,17 @@ def test_validate_without_a_gpu_runs_on_the_cpu(ask: Callable[..., Answer], no_g
     assert {len(run["findings"]) for run in document["runs"]} == {0}
 
 
+def test_validate_by_the_strict_reading(ask: Callable[..., Answer], no_gpu: None) -> None:
+    text = "warps=1x1,frags=1x1,copy=ld,stages=1,pad_a=8"
+    assert ask("validate", text, "--arch", "sm_75")[0] == 0
+    status, document, _ = ask("validate", text, "--arch", "sm_75", "--strict-isa")
+    assert status != 0
+    assert "L211" in json.dumps(document)
+    padded = text.replace("pad_a=8", "pad_a=16")
+    status, document, _ = ask("validate", padded, "--arch", "sm_75", "--strict-isa", "--problem", "32x32x32")
+    assert (status, document["exact"]) == (0, True)
+
+
 def test_a_sweep_without_a_gpu_is_checked_on_the_cpu_and_calls_nothing_best(
     ask: Callable[..., Answer], no_gpu: None
 ) -> None:
@@ -466,13 +477,15 @@ def test_a_study_begun_without_a_gpu_is_tried_again_on_one(
 ) -> None:
     _, compiled, _ = ask(*COMPILES, "--trials", "3")
     assert (compiled["new"], compiled["best"]) == (3, None)
-    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(), arch))
+    monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(NumpyBackend(), arch))
     _, timed, _ = ask(*COMPILES, "--trials", "3")
     assert timed["new"] == 3
     assert timed["outcomes"]["ok"] == 3
     assert timed["outcomes"]["unverified"] == 0  # each candidate counts once, as what is known of it last
     assert timed["best"] is not None
-    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(device="another card (sm_75)"), arch))
+    monkeypatch.setattr(
+        pick, "pick", lambda kind, arch, **more: Place(NumpyBackend(device="another card (sm_75)"), arch)
+    )
     _, other, _ = ask(*COMPILES, "--trials", "1")
     assert other["new"] == 1
 

@@ -45,13 +45,30 @@ def test_a_sweeps_own_problem_is_left_to_cards() -> None:
 def test_findings_are_in_the_verdict_even_where_values_are_right(binary: Binary) -> None:
     source = trial.render(CONFIG, SM90)
     broken = source.text.replace("__syncthreads();", "", 1)
-    mutant = nvrtc.compile_source(broken, source.kernel, SM90)
+    mutant = nvrtc.compile_source(broken, source.kernel, SM90, line_info=True)
     run = trial.validate(CONFIG, mutant, CpuBackend(), trial.validation_problems(CONFIG))[-1]
     assert not run.exact
     assert "race" in run.mismatch
     first = run.as_json()["findings"][0]  # type: ignore[index]
     assert (first["code"], first["rule"]) == ("race", "")
+    assert "wmma::load_matrix_sync(" in broken.split("\n")[first["source_line"] - 1]
     assert set(first) >= {"message", "ptx_line", "source_line", "block", "warp", "lane", "address", "advice", "count"}
+
+
+def test_the_strict_reading_is_checked_on_what_runs() -> None:
+    """Rows of 24 halves hold whole units of 16 bytes, as the guide asks, and no whole fragments of a thread."""
+    config = read_config("warps=1x1,frags=1x1,copy=ld,stages=1,pad_a=8", SM90)
+    _, made = trial.build(config, SM90)
+    problems = trial.validation_problems(config)[:1]
+    assert all(run.exact for run in trial.validate(config, made, CpuBackend(), problems))
+    strict = trial.validate(config, made, CpuBackend(strict_isa=True), problems)[-1]
+    assert {finding["rule"] for finding in strict.findings} == {"L211", "L212"}
+    # A kernel that the strict rules let pass has nothing of it.
+    legal = read_config("warps=1x1,frags=1x1,copy=ld,stages=1", SM90, strict_isa=True)
+    _, made = trial.build(legal, SM90)
+    backend = pick.pick("cpu", SM90, strict_isa=True).demanded()
+    runs = trial.validate(legal, made, backend, trial.validation_problems(legal))
+    assert all(run.exact for run in runs)
 
 
 def test_faults(binary: Binary) -> None:

@@ -5,17 +5,20 @@ What it finds in broken ones is shown by `test_mutants.py`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pytest
 
-from wmmagen import executor, nvrtc, trial
+from wmmagen import executor, nvrtc, sass, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Pointer
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
-from wmmagen.executor import Result
+from wmmagen.doctor import PROBE_ENTRY, PROBE_SOURCE
+from wmmagen.errors import MissingPiece
+from wmmagen.executor import Result, ptx
 from wmmagen.render import render
 from wmmagen.verdict import judge
 
@@ -83,6 +86,54 @@ def test_right_kernels_are_exact_and_nothing_is_found(sm: int, text: str) -> Non
         assert exact, made.problems[number]
 
 
+CALLS = {("wmma", "load"): "load_matrix_sync(", ("wmma", "store"): "store_matrix_sync(", ("wmma", "mma"): "mma_sync("}
+
+
+@pytest.mark.parametrize(("sm", "text"), KERNELS[1::3])
+def test_matrix_instructions_stand_in_the_line_of_their_call(sm: int, text: str) -> None:
+    """The functions of nvcuda::wmma are in a header: the line is that of the kernel's text which calls them."""
+    made = make(sm, text)
+    lines = made.source.split("\n")
+    seen = set()
+    for statement in ptx.parse(ptx_of(made.source, made.entry, sm)).kernels[made.entry].statements:
+        call = CALLS.get(statement.words[:2])
+        if call is not None:
+            seen.add(statement.words[:2])
+            assert call in lines[statement.source_line - 1]
+    assert seen == set(CALLS)
+
+
+def test_a_missing_barrier_is_found_at_the_line_of_the_load() -> None:
+    made = make(*KERNELS[2])
+    source = re.sub(r"(wait_groups<STAGES - 2>\(\);\s*)__syncthreads\(\);", r"\1", made.source, count=1)
+    assert source != made.source
+    lines = source.split("\n")
+    _, got = check(made, made.problems[len(made.problems) // 2], source)
+    assert {f.code for f in got.findings} == {"race"}
+    named = [lines[f.source_line - 1] for f in got.findings]
+    # Each of the loads reads what others' copies have filled; the copies meet what is still read.
+    assert sum("wmma::load_matrix_sync(" in line for line in named) >= 2
+    assert all("load_matrix_sync(" in line or "cp.async" in line for line in named)
+
+
+@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 103, 120])
+def test_line_tables_change_no_machine_code(sm: int) -> None:
+    try:
+        tool = sass.locate()
+    except MissingPiece as missing:
+        pytest.skip(missing.message)
+    binaries = [nvrtc.compile_source(PROBE_SOURCE, PROBE_ENTRY, ARCHS[sm], line_info=lines) for lines in (False, True)]
+    plain, lined = (
+        [(op.address, op.guard, str(op), op.operands) for op in sass.parse(text, PROBE_ENTRY).ops]
+        for text in (sass.disassemble(tool, binary.cubin) for binary in binaries)
+    )
+    assert plain == lined
+    assert len(plain) > 10
+    assert binaries[0].registers == binaries[1].registers
+    assert ".loc" in binaries[1].ptx
+    assert ".loc" not in binaries[0].ptx
+
+
 def test_what_is_counted_tells_configurations_apart() -> None:
     """What the design promises to see without a card: padding, residency, the width of copies, the feed."""
     base = "layout=rc,warps=2x2,frags=2x2,k_steps=2,copy=cpasync,stages=3,store=direct,residency=fragment"
@@ -98,5 +149,13 @@ def test_what_is_counted_tells_configurations_apart() -> None:
     parked = counts(base.replace("residency=fragment", "residency=global"))
     assert padded.output_crossings == 1
     assert parked.output_crossings > 2
+    # A and B, each once: blocks share what they read in a perfect L2, and read it each for themselves without one.
+    problem = make(80, base).problems[len(make(80, base).problems) // 2]
+    rows, columns = -(-problem.m // 64), -(-problem.n // 64)
+    exact = 2 * problem.k * (problem.m + problem.n)
+    assert padded.load_bytes_perfect_l2 >= exact
+    assert padded.load_bytes_perfect_l2 < 1.2 * exact
+    each = 2 * problem.k * (problem.m * columns + problem.n * rows)
+    assert each <= padded.load_bytes_no_l2 < 1.2 * each
     narrow = counts(base + ",align_a=2,align_b=2")
     assert narrow.instructions["asynchronous copy"] > 2 * padded.instructions["asynchronous copy"]

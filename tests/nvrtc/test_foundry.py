@@ -74,9 +74,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     really = nvrtc.compile_source
     given: list[str] = []
 
-    def counting(source: str, entry: str, arch: Arch) -> Binary:
+    def counting(source: str, entry: str, arch: Arch, *, line_info: bool = False) -> Binary:
         given.append(source)
-        return really(source, entry, arch)
+        return really(source, entry, arch, line_info=line_info)
 
     monkeypatch.setattr(nvrtc, "compile_source", counting)
     return given
@@ -113,6 +113,17 @@ def test_another_source_entry_or_architecture_is_compiled(folder: Path, compiled
     assert not foundry.compile_source(WMMA, WMMA_ENTRY, SM80).cached
     assert not foundry.compile_source(WMMA.replace(WMMA_ENTRY, "other"), "other", SM75).cached
     assert Cache(folder).usage().files == len(compiled) == 4
+
+
+def test_line_tables_are_compiled_beside_the_binary_without(folder: Path, compiled: list[str]) -> None:
+    plain = probe()
+    lined = foundry.compile_source(WMMA, WMMA_ENTRY, SM75, line_info=True)
+    assert not lined.cached
+    assert (".loc" in plain.ptx, ".loc" in lined.ptx) == (False, True)
+    assert foundry.compile_source(WMMA, WMMA_ENTRY, SM75, line_info=True).cached
+    assert probe() == plain
+    with Foundry(1, Cache(folder), line_info=True) as made:
+        assert made.compile(WMMA, WMMA_ENTRY, SM75) == lined
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

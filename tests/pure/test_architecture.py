@@ -78,6 +78,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("executor.counts", "executor.findings", "executor.matrix", "executor.memory", "executor.ptx"),
         (),
     ),
+    "executor.operands": (("executor.numbers", "executor.ptx", "errors"), ()),
     "executor.steps": (
         ("executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.ptx"),
         (),
@@ -89,10 +90,32 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "executor.atomics": (
+        (
+            "executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.operands",
+            "executor.ptx", "executor.steps",
+        ),
+        (),
+    ),
+    "executor.warp": (
+        (
+            "executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.operands",
+            "executor.ptx", "executor.steps",
+        ),
+        (),
+    ),
+    "executor.mma": (
+        (
+            "executor.alu", "executor.fragments", "executor.machine", "executor.matrix", "executor.memory",
+            "executor.operands", "executor.ptx", "executor.steps",
+        ),
+        (),
+    ),
     "executor.program": (
         (
-            "executor.alu", "executor.control", "executor.fragments", "executor.machine", "executor.matrix",
-            "executor.numbers", "executor.ptx", "executor.steps", "errors",
+            "executor.alu", "executor.atomics", "executor.control", "executor.fragments", "executor.machine",
+            "executor.matrix", "executor.mma", "executor.numbers", "executor.operands", "executor.ptx",
+            "executor.steps", "executor.warp", "errors",
         ),
         (),
     ),

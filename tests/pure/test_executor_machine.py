@@ -422,3 +422,21 @@ def test_accesses_are_counted() -> None:
     wide = run("  mad.wide.u32 %d5, %r0, 32, %d0;\n  ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%d5];",
                np.zeros(256, np.uint32), threads=32)  # fmt: skip
     assert wide.counts.global_load_sectors == 32
+
+
+def test_bytes_from_memory_under_both_assumptions_about_caches() -> None:
+    """Two blocks of 64 lanes read the same 256 bytes twice, then each its own 256; what is only stored is no load."""
+    body = """
+  mad.wide.u32 %d5, %r0, 4, %d0;
+  ld.global.b32 %r10, [%d5];
+  ld.global.b32 %r10, [%d5];
+  ld.global.b32 %r11, [%d10+256];
+  st.global.b32 [%d11], %r11;"""
+    counts = run(body, np.zeros(192, np.uint32), np.zeros(128, np.uint32), blocks=2, threads=64).counts
+    assert counts.load_bytes_perfect_l2 == 256 + 2 * 256
+    assert counts.load_bytes_no_l2 == 2 * 256 + 2 * 256
+    assert counts.as_json()["load_bytes_no_l2"] == 1024
+    one = run("  setp.eq.u32 %p0, %r0, 9;\n  @%p0 ld.global.b32 %r10, [%d0+4];", OUT, blocks=3).counts
+    assert (one.load_bytes_perfect_l2, one.load_bytes_no_l2) == (32, 96)
+    copied = run(COPY.format(left=0, second=""), np.zeros(64, np.uint32), shared=SHARED, shared_bytes=256).counts
+    assert copied.load_bytes_perfect_l2 == 256

@@ -25,11 +25,11 @@ class CpuBackend:
     Args:
         seed: of the fragment layouts of the first run; every run has other ones.
         budget: instructions that a launch may run; see :data:`wmmagen.executor.BUDGET`.
+        strict_isa: whether rows of fragments are also held to the PTX ISA's alignment.
     """
 
-    def __init__(self, seed: int = 0, budget: int = executor.BUDGET) -> None:
-        self._seed = seed
-        self._budget = budget
+    def __init__(self, seed: int = 0, budget: int = executor.BUDGET, *, strict_isa: bool = False) -> None:
+        self._seed, self._budget, self._strict_isa = seed, budget, strict_isa
 
     @property
     def name(self) -> str:
@@ -79,6 +79,7 @@ class CpuBackend:
                 buffers=buffers,
                 seed=seed,
                 budget=self._budget,
+                strict_isa=self._strict_isa,
                 limit_s=PATIENCE * limit_s,
             )
         except PtxError as error:

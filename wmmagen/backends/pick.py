@@ -76,6 +76,11 @@ class Place:
         return self.backend is not None and self.backend.foreign(self.arch)
 
     @property
+    def names_lines(self) -> bool:
+        """Whether what runs here names lines of the source, for which binaries need line tables."""
+        return self.name == "cpu"
+
+    @property
     def device(self) -> str | None:
         """The card or processor that runs them; None where nothing does."""
         return self.backend.device if self.backend else None
@@ -109,12 +114,13 @@ class Place:
         )
 
 
-def pick(kind: str, arch: Arch) -> Place:
+def pick(kind: str, arch: Arch, *, strict_isa: bool = False) -> Place:
     """The place for kernels of ``arch``.
 
     Args:
         kind: ``auto`` takes a GPU that can run them, and the CPU executor where there is none; ``gpu`` demands one,
             ``cpu`` demands the executor, and ``none`` compiles only.
+        strict_isa: whether the executor also holds fragments to the PTX ISA's alignment. A GPU has no such check.
 
     Raises:
         ConfigError: ``kind`` is none of :data:`KINDS`.
@@ -125,13 +131,13 @@ def pick(kind: str, arch: Arch) -> Place:
     if kind == "none":
         return Place(None, arch, "none was asked for")
     if kind == "cpu":
-        return Place(CpuBackend(), arch)
+        return Place(CpuBackend(strict_isa=strict_isa), arch)
     try:
         backend = _best_gpu(arch)
     except MissingPiece as missing:
         if kind == "gpu":
             raise
-        return Place(CpuBackend(), arch, missing.message)
+        return Place(CpuBackend(strict_isa=strict_isa), arch, missing.message)
     return Place(backend, arch, library=backend.library)
 
 

@@ -144,7 +144,9 @@ def _apply(
     """Let lanes have their turns at a space's memory, those of one address one after another."""
     values, before, undefined = state
     granules = space.shadow.granules(flat, access.width)
-    machine.note_atomic(space, granules, machine.who(lanes), access.statement)
+    who = machine.who(lanes)
+    machine.note_atomic(space, granules, who, access.statement)
+    machine.note_loaded(space, flat, who.block[:, 0])
     machine.count_reloads(space, granules)
     machine.count_access(space, machine.by_warp(flat, lanes), access.width, stores=True)
     if space.name == "global":

@@ -45,6 +45,8 @@ class Counts:
         stored_bytes: to global memory.
         reloaded_bytes: from global memory, of bytes that the launch had stored before.
         distinct_stored_bytes: of global memory that were stored to.
+        sectors_per_launch: sectors of global memory that were loaded from, each once in the launch.
+        sectors_per_block: the same, each once in every block that loads from it.
     """
 
     warps: int = 0
@@ -65,6 +67,18 @@ class Counts:
     stored_bytes: int = 0
     reloaded_bytes: int = 0
     distinct_stored_bytes: int = 0
+    sectors_per_launch: int = 0
+    sectors_per_block: int = 0
+
+    @property
+    def load_bytes_perfect_l2(self) -> int:
+        """Bytes loaded from memory where the L2 keeps every sector to the end of the launch: the least that can be."""
+        return SECTOR * self.sectors_per_launch
+
+    @property
+    def load_bytes_no_l2(self) -> int:
+        """Bytes loaded from memory where each block keeps every sector it has loaded, and blocks share nothing."""
+        return SECTOR * self.sectors_per_block
 
     @property
     def output_crossings(self) -> float:
@@ -76,7 +90,8 @@ class Counts:
     def as_json(self) -> dict[str, object]:
         """All figures under their names."""
         figures: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**figures, "instructions": dict(self.instructions), "output_crossings": self.output_crossings}
+        made = ("output_crossings", "load_bytes_perfect_l2", "load_bytes_no_l2")
+        return {**figures, "instructions": dict(self.instructions), **{name: getattr(self, name) for name in made}}
 
 
 class Meter:
@@ -137,3 +152,27 @@ def _wavefronts(addresses: Array, nbytes: int) -> tuple[int, int]:
     per_bank = np.bincount((rows * _BANKS + ordered % _BANKS)[first], minlength=len(ordered) * _BANKS)
     busiest = per_bank.reshape(-1, _BANKS).max(axis=1)
     return int(busiest.sum()), int((busiest - 1)[busiest > 0].sum())
+
+
+class Sectors:
+    """Which sectors of global memory each block has loaded from.
+
+    One byte for each block and sector; pages that nobody writes to cost nothing.
+
+    Args:
+        nbytes: of global memory.
+        blocks: of the launch.
+    """
+
+    def __init__(self, nbytes: int, blocks: int) -> None:
+        self._count = -(-nbytes // SECTOR)
+        self._loaded = np.zeros(blocks * self._count, np.bool_)
+
+    def load(self, places: Array, blocks: Array) -> None:
+        """Note loads; ``places`` are bytes in global memory, each of an access within its sector."""
+        self._loaded[blocks * np.int64(self._count) + places // SECTOR] = True
+
+    def totals(self) -> tuple[int, int]:
+        """Sectors that were loaded from: each once in the launch, and each once in every block."""
+        per_block = self._loaded.reshape(-1, self._count)
+        return int(per_block.any(axis=0).sum()), int(np.count_nonzero(per_block))

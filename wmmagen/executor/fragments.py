@@ -59,6 +59,7 @@ class Mover:
                 if nothing is not None:
                     undefined[kept] = nothing.reshape(len(kept), fragment.elements, -1).any(axis=2)
                 self._count(machine, space, flat, ldm, stores=False)
+                self._note_sectors(machine, space, kept, flat, ldm)
             self._fill(machine, warps, elements, undefined)
 
     def _fill(self, machine: Machine, warps: Any, elements: Any, undefined: Any) -> None:
@@ -251,6 +252,16 @@ class Mover:
             lines = lines.reshape(-1, 4, 2).swapaxes(1, 2).reshape(-1)
         across = np.arange(0, self._move.length * element, span)
         return flat[:, None] + (across[:, None] + lines * (ldm * element)).reshape(-1)
+
+    def _note_sectors(self, machine: Machine, space: Space, warps: Any, flat: Any, ldm: int) -> None:
+        """Note what of global memory a load reads, in pieces that lie within a sector each."""
+        if space.name == "global":
+            element = self._move.fragment.bits // 8
+            length = self._move.length * element
+            across = np.arange(0, length, min(_LDM_UNIT, length))
+            places = across[:, None] + np.arange(self._move.lines) * (ldm * element)
+            blocks = machine.order.block_of[warps * WARP][:, None]
+            machine.note_loaded(space, flat[:, None] + places.reshape(-1), blocks)
 
 
 def multiplies(statement: Statement, product: matrix.Product, registers: list[list[int]]) -> Step:

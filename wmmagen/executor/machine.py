@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wmmagen.executor import memory
-from wmmagen.executor.counts import ABSENT, Counts, Meter
+from wmmagen.executor.counts import ABSENT, Counts, Meter, Sectors
 from wmmagen.executor.findings import Finding, Log
 from wmmagen.executor.matrix import Layouts, Values
 from wmmagen.executor.memory import WARP, GlobalSpace, Order, Space, Who, WindowSpace
@@ -85,7 +85,7 @@ class Machine:
         parameters: the bytes of the kernel's parameters.
         layouts: the fragment maps of this run.
         random: draws of whatever else is left open.
-        log, counts, meter: what is reported.
+        log, counts, meter, sectors: what is reported.
         strict_isa: whether the strict reading of alignment is checked, too.
         exited: lanes that have ended.
         absent: lanes of a last warp that the block does not fill; None for none.
@@ -114,6 +114,7 @@ class Machine:
         self.strict_isa = strict_isa
         self.log, self.meter = Log(), Meter()
         self.counts = Counts(warps=order.warps)
+        self.sectors = Sectors(spaces["global"].data.nbytes, order.blocks)
         self.mask: Mask | None = None
         self.every = np.arange(order.lanes)
         self._lanes: Array | None = self.every
@@ -348,6 +349,11 @@ class Machine:
                 counts.shared_load_wavefronts += wavefronts
                 counts.shared_load_conflicts += conflicts
 
+    def note_loaded(self, space: Space, places: Array, blocks: Array) -> None:
+        """Note which sectors of global memory blocks have loaded from."""
+        if space.name == "global":
+            self.sectors.load(places, blocks)
+
     def count_reloads(self, space: Space, granules: Array) -> None:
         """Count loads of what this launch has stored."""
         if space.name == "global" and self.counts.stored_bytes:
@@ -437,6 +443,7 @@ class Machine:
         """Work out the figures that only the end of a launch shows."""
         written = self.spaces["global"].shadow.writer >= 0
         self.counts.distinct_stored_bytes = int(written.sum()) * self.spaces["global"].shadow.granule
+        self.counts.sectors_per_launch, self.counts.sectors_per_block = self.sectors.totals()
 
 
 def make_spaces(

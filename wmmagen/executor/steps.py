@@ -184,7 +184,9 @@ def loads(access: Access, targets: list[tuple[int, int, int]], *, signed: bool) 
                     continue
             granules = space.shadow.granules(flat, nbytes)
             machine.count_reloads(space, granules)
-            nothing = machine.note_read(space, granules, machine.who(lanes), statement)
+            who = machine.who(lanes)
+            nothing = machine.note_read(space, granules, who, statement)
+            machine.note_loaded(space, flat, who.block[:, 0])
             first = flat // width
             view = space.views[width]
             whole = lanes is machine.every
@@ -254,6 +256,7 @@ def copies(target: Access, source: Access, read: int) -> Step:
         shared.shadow.promise(granules)
         machine.copies.append(Copies(statement, kept, machine.committed[kept], flat, inside, read, nbytes))
         if read:
+            machine.note_loaded(origin, inside, who.block[:, 0])
             machine.count_access(origin, machine.by_warp(inside, kept), nbytes, stores=False)
         machine.count_access(shared, machine.by_warp(flat, kept), nbytes, stores=True, copies=True)
 
