@@ -71,11 +71,16 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "executor.control": (("executor.ptx", "errors"), ()),
     "executor.findings": ((), ()),
     "executor.counts": ((), ()),
-    "executor.memory": ((), ()),
+    "executor.handed": ((), ()),
+    "executor.memory": (("executor.handed",), ()),
     "executor.alu": (("executor.numbers", "executor.ptx"), ()),
     "executor.matrix": (("executor.numbers", "executor.alu", "instructions", "dtypes"), ()),
+    "executor.objects": (("executor.handed", "executor.ptx"), ()),
     "executor.machine": (
-        ("executor.counts", "executor.findings", "executor.matrix", "executor.memory", "executor.ptx"),
+        (
+            "executor.counts", "executor.findings", "executor.handed", "executor.matrix",
+            "executor.memory", "executor.objects", "executor.ptx",
+        ),
         (),
     ),
     "executor.operands": (("executor.numbers", "executor.ptx", "errors"), ()),
@@ -104,6 +109,13 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "executor.barriers": (
+        (
+            "executor.alu", "executor.counts", "executor.handed", "executor.machine", "executor.memory",
+            "executor.objects", "executor.operands", "executor.ptx", "executor.steps",
+        ),
+        (),
+    ),
     "executor.mma": (
         (
             "executor.alu", "executor.fragments", "executor.machine", "executor.matrix", "executor.memory",
@@ -113,8 +125,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "executor.program": (
         (
-            "executor.alu", "executor.atomics", "executor.control", "executor.fragments", "executor.machine",
-            "executor.matrix", "executor.mma", "executor.numbers", "executor.operands", "executor.ptx",
+            "executor.alu", "executor.atomics", "executor.barriers", "executor.control", "executor.fragments",
+            "executor.machine", "executor.matrix", "executor.mma", "executor.numbers", "executor.operands", "executor.ptx",
             "executor.steps", "executor.warp", "errors",
         ),
         (),

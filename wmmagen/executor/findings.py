@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 ADVICE: dict[str, str] = {
     "race": "put a barrier between the two accesses: __syncthreads() between warps, __syncwarp() within one",
     "race-between-blocks": "blocks of one launch are not ordered: let one block own the bytes, or use atomics",
-    "early-read": "wait for the copy first: cp.async.wait_group with fewer groups left open, then a barrier",
+    "early-read": "wait for the copy first: cp.async.wait_group with fewer groups left open, or the mbarrier's phase",
     "early-write": "wait for the copy into these bytes before they are written again",
     "poison-stored": "the value comes from memory or a register that nothing was written to: initialize it first",
     "poison-branch": "the condition comes from memory or a register that nothing was written to: initialize it first",
@@ -23,6 +23,7 @@ ADVICE: dict[str, str] = {
     "fragment-ldm-strict": "the strict reading wants every row aligned to the fragment of one thread",
     "partial-warp": "all 32 lanes of a warp have to reach a .sync instruction together",
     "differing-arguments": "all lanes of a warp have to give a .sync instruction the same arguments",
+    "mbarrier": "initialize the mbarrier once, then a block barrier; as many arrivals in each phase as were announced",
     "barrier-divergence": "every thread of the block has to reach the barrier: move it out of the branch",
 }
 

@@ -16,8 +16,10 @@ import numpy.typing as npt
 from wmmagen.executor import memory
 from wmmagen.executor.counts import ABSENT, Counts, Meter, Sectors
 from wmmagen.executor.findings import Finding, Log
+from wmmagen.executor.handed import Handed
 from wmmagen.executor.matrix import Layouts, Values
 from wmmagen.executor.memory import WARP, GlobalSpace, Order, Space, Who, WindowSpace
+from wmmagen.executor.objects import Barrier
 from wmmagen.executor.ptx import Statement
 
 Array = npt.NDArray[Any]
@@ -88,6 +90,9 @@ class Machine:
         log, counts, meter, sectors: what is reported.
         strict_isa: whether the strict reading of alignment is checked, too.
         exited: lanes that have ended.
+        barriers: objects of type mbarrier, by their place in shared memory.
+        stalled: what a lane has just waited for in vain, in words; empty for nothing.
+        events: grows with whatever may end such a wait.
         absent: lanes of a last warp that the block does not fill; None for none.
     """
 
@@ -126,6 +131,9 @@ class Machine:
         self.exited = np.zeros(order.lanes, np.bool_) if self.absent is None else self.absent.copy()
         self.committed = np.zeros(order.lanes, np.int64)
         self.copies: list[Copies] = []
+        self.barriers: dict[int, Barrier] = {}
+        self.stalled = ""
+        self.events = 0
         self._tiles: dict[tuple[object, ...], tuple[object, Values]] = {}
 
     # Lanes -----------------------------------------------------------------------------------------------------------
@@ -230,7 +238,7 @@ class Machine:
             return address, lanes
         flat, inside = space.locate(address, lanes, nbytes)
         if inside is not None:
-            self._report_outside(space, address, lanes, inside, nbytes, statement)
+            self.report_outside(space, address, lanes, inside, nbytes, statement)
             lanes, flat, address = lanes[inside], flat[inside], address[inside]
         if nbytes > 1:
             crooked = address & (nbytes - 1) != 0
@@ -248,13 +256,20 @@ class Machine:
                 flat, lanes = flat[~crooked], lanes[~crooked]
         return flat, lanes
 
-    def _report_outside(
+    def report_outside(
         self, space: Space, address: Array, lanes: Array, inside: Mask, nbytes: int, statement: Statement
     ) -> None:
         first = int(np.argmin(inside))
         name, offset = space.name_of(int(address[first]))
         message = f"an access of {nbytes} bytes at byte {offset}, outside of {name}"
         self.report("out-of-bounds", message, statement, int(lanes[first]), offset, count=int((~inside).sum()))
+
+    def handed(self) -> Handed:
+        """What lanes know of each other beside barriers; from now on it is followed."""
+        order = self.order
+        if order.handed is None:
+            order.handed = Handed(order.lanes, order.blocks, order.warp_since, order.block_since, self.absent)
+        return order.handed
 
     def report_race(
         self, space: Space, granules: Array, race: Mask | None, who: Who, statement: Statement, what: str
@@ -269,6 +284,13 @@ class Machine:
         before = int(space.shadow.writer[granule])
         between = space.name == "global" and before >= 0 and self.order.block_of[before] != block
         lane = actor if actor < self.order.lanes else warp * WARP
+        if space.shadow.delivered_unseen(granule, actor, warp):
+            code = "early-read" if what == "a read" else "early-write"
+            message = (
+                f"byte {offset} of {name} came by a bulk copy, of which this lane has not seen that it is complete"
+            )
+            self.report(code, message, statement, lane, offset, count=int(race.sum()))
+            return
         self.report(
             "race-between-blocks" if between else "race",
             f"{what} of byte {offset} of {name}, which another lane touches without a barrier in between",

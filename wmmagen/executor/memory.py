@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wmmagen.executor.handed import Handed
+
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
@@ -46,12 +48,14 @@ class Order:
     Attributes:
         lanes, warps, blocks: how many there are in the launch.
         clock: the time now.
+        handed: what lanes know of each other beside barriers; None until an object in memory is used for that.
         warp_of, block_of: of each actor; -1 where it is more than one. Actors are numbered lanes, warps, blocks, grid.
     """
 
     def __init__(self, warps: int, blocks: int) -> None:
         self.lanes, self.warps, self.blocks = warps * WARP, warps, blocks
         self.clock = 1
+        self.handed: Handed | None = None
         self.block_since = np.ones(blocks, np.int32)
         self.warp_since = np.ones(warps, np.int32)
         per_block = warps // blocks
@@ -83,6 +87,8 @@ class Order:
             self.warp_since[:] = self.clock
         else:
             self.warp_since[warps] = self.clock
+        if self.handed is not None:
+            self.handed.warps_meet(warps, self.clock)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,11 @@ class Shadow:
         self._read = np.zeros(count, np.int32)
         #: Whether the last write was an atomic one; made when the first one comes.
         self._atomic: Mask | None = None
+        #: The batch of bulk copies that each granule came by, and the time of the last read by each warp of the block;
+        #: made where lanes hand over by objects in memory. Whose memory is not one block's has no such reads.
+        self._batch: Array | None = None
+        self._reads: Array | None = None
+        self.of_block = False
         self.undefined = np.full(count, not defined)
         self.pending = np.zeros(count, np.bool_)
         self._any_undefined = not defined
@@ -162,6 +173,8 @@ class Shadow:
         self._any_written = True
         if self._atomic is not None:
             self._atomic[granules] = False
+        if self._batch is not None:
+            self._batch[granules] = 0
         if undefined is not None:
             self.undefined[granules] = undefined
             self._any_undefined = True
@@ -214,6 +227,26 @@ class Shadow:
         """The copy is there."""
         self.pending[granules] = False
 
+    def deliver(self, granules: Array, who: Who, batch: int) -> None:
+        """A bulk copy has written: it is there for whoever sees its batch, and for the block after a barrier."""
+        order = self._order
+        if self._batch is None:
+            self._batch = np.zeros(self.writer.shape, np.int32)
+        self._batch[granules] = batch
+        self.writer[granules] = np.broadcast_to(order.lanes + order.warps + who.block, granules.shape)
+        self._written[granules] = order.clock
+        self.undefined[granules] = False
+        self._any_written = True
+
+    def delivered_unseen(self, granule: int, actor: int, warp: int) -> bool:
+        """Whether a bulk copy wrote the granule last, and whoever touches it now has not seen that."""
+        order = self._order
+        if self._batch is None or order.handed is None or not self._batch[granule]:
+            return False
+        whole = actor >= order.lanes
+        lane = np.array([warp * WARP if whole else actor])
+        return not order.handed.saw(self._batch[[granule]], lane, np.array([whole]))[0]
+
     def settle(self) -> None:
         """No copy is on its way any more."""
         self._any_pending = bool(self.pending.any())
@@ -228,7 +261,40 @@ class Shadow:
         same_warp = order.warp_of[before] == who.warp
         ordered = same_warp & ((when < order.warp_since[who.warp]) | (before == who.actor))
         race = recent & ~ordered
+        if order.handed is not None and race.any():
+            race[race] = ~self._handed_over(order.handed, actors is self._reader, granules, who, race)
         return race if race.any() else None
+
+    def _handed_over(self, handed: Handed, reads: bool, granules: Array, who: Who, race: Mask) -> Mask:
+        """Of each granule in ``race``, whether those that touched it have handed over to who touches it now."""
+        order, at = self._order, granules[race]
+        actor, warp, block = (np.broadcast_to(x, race.shape)[race] for x in (who.actor, who.warp, who.block))
+        whole = actor >= order.lanes
+        lanes = np.where(whole, warp * WARP, actor)
+        actors, times = (self._reader, self._read) if reads else (self.writer, self._written)
+        before, when = actors[at], times[at]
+        known = handed.knows(lanes, whole)
+        by_warp = known.reshape(len(known), -1, WARP).min(axis=2)
+        rows, per_block = np.arange(len(at)), known.shape[1]
+        lane = np.where(before < order.lanes, before, 0) % per_block
+        of_warp = np.maximum(order.warp_of[before], 0) % by_warp.shape[1]
+        found = np.where(before < order.lanes, when < known[rows, lane], when < by_warp[rows, of_warp])
+        several = order.warp_of[before] < 0
+        if several.any():
+            found = np.where(several, self._several_handed(handed, reads, at, (lanes, whole, block), by_warp), found)
+        return np.asarray(found & (order.block_of[before] == block))
+
+    def _several_handed(
+        self, handed: Handed, reads: bool, at: Array, who: tuple[Array, Mask, Array], by_warp: Array
+    ) -> Mask:
+        """The same where several warps have read, or a bulk copy has written."""
+        lanes, whole, block = who
+        if not reads:
+            return np.zeros(len(at), np.bool_) if self._batch is None else handed.saw(self._batch[at], lanes, whole)
+        if self._reads is None:
+            return np.zeros(len(at), np.bool_)
+        times = self._reads[at]
+        return np.asarray(((times < by_warp) | (times < self._order.block_since[block][:, None])).all(axis=1))
 
     def _note_read(self, granules: Array, who: Who) -> None:
         order = self._order
@@ -242,6 +308,11 @@ class Shadow:
             actor = np.where(kept, self._join(before, actor, who), actor)
         self._write_down(self._reader, granules, actor, who)
         self._read[granules] = order.clock
+        if order.handed is not None and self.of_block:
+            warps = order.warps // order.blocks
+            if self._reads is None:
+                self._reads = np.zeros((len(self.writer), warps), np.int32)
+            self._reads[granules, np.broadcast_to(who.warp % warps, granules.shape)] = order.clock
 
     def _write_down(self, actors: Array, granules: Array, actor: Array, who: Who) -> None:
         """Note actors of granules; where one instruction has several, what stands for all of them."""
@@ -353,6 +424,7 @@ class WindowSpace(Space):
         self._stride = -(-max(size, 1) // _UNIT) * _UNIT
         self._per_owner = lanes_per_owner
         super().__init__(self._stride * owners, granule, order, defined=False)
+        self.shadow.of_block = name == "shared"
 
     def locate(self, address: Array, lanes: Array, nbytes: int) -> tuple[Array, Mask | None]:
         offset = address - self._begin

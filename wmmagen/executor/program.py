@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen.errors import LaunchFault
-from wmmagen.executor import alu, atomics, control, fragments, matrix, mma, ptx, steps, warp
+from wmmagen.executor import alu, atomics, barriers, control, fragments, matrix, mma, ptx, steps, warp
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import WINDOWS
 from wmmagen.executor.matrix import Move
@@ -30,7 +30,9 @@ _GENERIC = ""
 _SPACES = ("global", "shared", "local", "param", "const")
 _CACHE_WORDS = frozenset(("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile"))
 _HINT = re.compile(r"L[12]::[\w:]+")
-_FENCES = ("membar", "fence")
+#: Fences order nothing by themselves: what they would order, barriers and objects of type mbarrier do. The others are
+#: hints, or wait for what is over where one launch runs alone.
+_WITHOUT_EFFECT = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "setmaxnreg", "nanosleep")
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,9 @@ class _Decoder(Operands):
 
     def _decode(self, statement: Statement) -> tuple[Step | None, str]:
         first, words = statement.words[0], statement.words
-        if first in _FENCES:
+        if first in _WITHOUT_EFFECT:
             return None, "control"
-        maker = _MAKERS.get(words[:2]) or _MAKERS.get(words[:1])
+        maker = _MAKERS.get(words[:3]) or _MAKERS.get(words[:2]) or _MAKERS.get(words[:1])
         if maker is not None:
             return maker(self, statement)
         return self._arithmetic(statement)
@@ -362,6 +364,8 @@ _MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None
     ("ld",): _Decoder.ld,
     ("st",): _Decoder.st,
     ("cp",): _Decoder.cp,
+    ("cp", "async", "bulk"): barriers.copy,
+    ("mbarrier",): barriers.decode,
     ("atom",): atomics.decode,
     ("red",): atomics.decode,
     ("bar", "warp"): warp.barrier,

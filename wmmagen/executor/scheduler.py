@@ -72,6 +72,7 @@ class Scheduler:
         self._waiting: list[_Waiting] = []
         self._meetings: list[_Meeting] = []
         self._runs = [0] * len(program.blocks)
+        self._stalls, self._events = 0, 0
 
     def run(self) -> None:
         """Run all lanes to their end.
@@ -113,9 +114,31 @@ class Scheduler:
             for step in block.steps:
                 step(machine)
             following = self._end(block, path)
+            if machine.stalled and following is not None:
+                path.block = following
+                self._yield(path)
+                return
+            machine.stalled = ""
             if following is None:
                 return
             number = path.block = following
+
+    def _yield(self, path: _Path) -> None:
+        """Let all others run before a path that waits in vain.
+
+        Raises:
+            TimeoutFault: all others wait in vain, too.
+        """
+        machine = self._machine
+        waits_for, machine.stalled = machine.stalled, ""
+        self._paths.insert(0, path)
+        self._stalls = self._stalls + 1 if self._events == machine.events else 0
+        self._events = machine.events
+        if self._stalls > 2 * len(self._paths) and not self._part_meetings():
+            raise TimeoutFault(
+                f"deadlock: {waits_for}",
+                "let as many threads arrive as the mbarrier was initialized for, and expect the bytes that are copied",
+            )
 
     def _spend(self, instructions: int) -> None:
         self._left -= instructions
