@@ -17,16 +17,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wmmagen.errors import LaunchFault
-from wmmagen.executor.counts import Counts
+from wmmagen.executor.counts import SECTOR, Counts
 from wmmagen.executor.findings import Finding
 from wmmagen.executor.machine import Machine, make_spaces
-from wmmagen.executor.memory import LOCAL_BEGIN, SHARED_BEGIN, WARP, GlobalSpace, Order
+from wmmagen.executor.memory import LOCAL_BEGIN, SHARED_BEGIN, SLOT_BITS, WARP, GlobalSpace, Order
 from wmmagen.executor.program import Program, load
 from wmmagen.executor.ptx import TYPE_BITS, Parameter, Variable
 from wmmagen.executor.scheduler import Scheduler
@@ -38,6 +39,11 @@ Bytes = npt.NDArray[np.uint8]
 #: Instructions that a launch may run, those of all lanes that run together counted once.
 BUDGET = 20_000_000
 MAX_THREADS = 1024
+MAX_GRID, MAX_BLOCK = (2**31 - 1, 65_535, 65_535), (1024, 1024, 64)
+#: What the state of a launch may need, in bytes; see :func:`_demand_memory`.
+MAX_STATE = 4 << 30
+#: Of each granule of memory: what is known of it. Of each lane: a register of 64 bits, and who it is.
+_PER_GRANULE, _PER_REGISTER, _PER_LANE = 20, 8, 64
 _POINTER_TYPES = ("u64", "b64", "s64")
 
 
@@ -117,6 +123,9 @@ def _check_sizes(program: Program, grid: Sequence[int], block: Sequence[int], sh
     most = program.kernel.max_threads or MAX_THREADS
     if min(*grid, *block) < 1 or threads > most:
         raise LaunchFault(f"a grid of {tuple(grid)} and a block of {tuple(block)}: threads must be 1 to {most}")
+    for what, sizes, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        if any(size > limit for size, limit in zip(sizes, limits, strict=True)):
+            raise LaunchFault(f"a {what} of {tuple(sizes)} is larger than {limits}")
     if shared_bytes < 0:
         raise LaunchFault(f"{shared_bytes} bytes of shared memory cannot be asked for")
 
@@ -134,11 +143,13 @@ def _machine(
 ) -> Machine:
     blocks = grid[0] * grid[1] * grid[2]
     warps_per_block = -(-block[0] * block[1] * block[2] // WARP)
-    order = Order(blocks * warps_per_block, blocks)
     wanted = {name: program.variables[name] for name, _ in program.addresses}
     module = [variable for variable in wanted.values() if variable.space in ("global", "const")]
     shared, shared_size = _placed(wanted.values(), "shared", SHARED_BEGIN, shared_bytes)
     local, local_size = _placed(wanted.values(), "local", LOCAL_BEGIN, 0)
+    in_global = sum(buffer.nbytes for buffer in buffers) + sum(variable.size for variable in module)
+    _demand_memory(program, blocks, blocks * warps_per_block * WARP, shared_size, local_size, in_global)
+    order = Order(blocks * warps_per_block, blocks)
     memories = [*buffers, *(_initial(variable) for variable in module)]
     spaces = make_spaces(memories, shared_size, local_size, program.granules, order)
     starts = spaces["global"].starts  # type: ignore[attr-defined]
@@ -153,6 +164,28 @@ def _machine(
         kept = machine.registers[number].dtype
         machine.registers[number] = _special(machine, name).astype(kept)
     return machine
+
+
+def _demand_memory(program: Program, blocks: int, lanes: int, shared: int, local: int, in_global: int) -> None:
+    """Refuse a launch whose state would not fit, before anything is allocated; sizes in bytes of one owner.
+
+    Raises:
+        LaunchFault: it needs more than :data:`MAX_STATE`.
+    """
+    granules = shared * blocks // program.granules["shared"] + in_global // program.granules["global"] + local * lanes
+    needed = (
+        lanes * (len(program.constants) * _PER_REGISTER + _PER_LANE)
+        + granules * _PER_GRANULE
+        + shared * blocks
+        + in_global
+    )
+    needed += blocks * (in_global // SECTOR)
+    if needed > MAX_STATE:
+        raise LaunchFault(
+            f"{blocks} blocks, {lanes} threads and their memory need {needed >> 20} MiB, and the CPU executor takes "
+            f"{MAX_STATE >> 20} MiB at most",
+            "run a smaller problem here, or this one on a GPU",
+        )
 
 
 def _placed(variables: Any, space: str, begin: int, dynamic: int) -> tuple[dict[str, int], int]:
@@ -212,15 +245,23 @@ def _argument(number: int, parameter: Parameter, value: Pointer | int | float, s
     if parameter.size != bits // 8:
         raise refused
     if isinstance(value, Pointer):
+        if abs(value.offset) >= 1 << SLOT_BITS:
+            raise refused
         if parameter.type not in _POINTER_TYPES:
             raise refused
         if not 0 <= value.buffer < len(starts):
             raise LaunchFault(f"argument {number} points into buffer {value.buffer} of {len(starts)}")
         return struct.pack("<q", int(starts[value.buffer]) + value.offset)
-    if floating or isinstance(value, float):
-        if not floating and parameter.type not in ("b32", "b64"):
+    if not isinstance(value, Real):
+        raise refused
+    if floating or not isinstance(value, Integral):
+        if (not floating and parameter.type not in ("b32", "b64")) or bits < 32:
             raise refused
-        return struct.pack("<f" if bits == 32 else "<d", value)
+        try:
+            return struct.pack("<f" if bits == 32 else "<d", float(value))
+        except OverflowError:
+            raise refused from None
+    value = int(value)
     if not -(1 << bits - 1) <= value < 1 << bits:
         raise refused
     return (value % (1 << bits)).to_bytes(bits // 8, "little")

@@ -49,6 +49,8 @@ def blocks_of(kernel: Kernel) -> tuple[Block, ...]:
         PtxError: a branch leads to no label.
     """
     statements = kernel.statements
+    if not statements:
+        return ()
     leaders = {0, *kernel.labels.values(), *(n + 1 for n, s in enumerate(statements) if _ends(s))}
     starts = sorted(n for n in leaders if n < len(statements))
     numbers = {start: number for number, start in enumerate(starts)}

@@ -409,7 +409,8 @@ def multiply(product: Product, a: Values, b: Values, c: Values) -> Array:
             total = ones - 2 * (total - c.values) + c.values
     else:
         total = _summed(a.values, b.values, c.values, double=kind == "f64")
-    flat = total.reshape(len(total), -1)
+    # An exact zero is positive, whichever way it was summed.
+    flat = total.reshape(len(total), -1) + 0.0
     if kind != "s32":
         return numbers.narrow(flat, kind)
     whole = flat.astype(np.int64)

@@ -20,12 +20,16 @@ from wmmagen.executor import alu, atomics, barriers, control, fragments, matrix,
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import WINDOWS
 from wmmagen.executor.matrix import Move
+from wmmagen.executor.memory import WARP
 from wmmagen.executor.numbers import UNSIGNED
 from wmmagen.executor.operands import Operands, unknown
 from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Operand, Statement, Symbol
 from wmmagen.executor.steps import Step
 
 _PROGRAMS_KEPT = 16
+_BARRIERS = 16
+#: More groups of copies than a kernel can have open.
+_MANY = 1 << 30
 _GENERIC = ""
 _SPACES = ("global", "shared", "local", "param", "const")
 _CACHE_WORDS = frozenset(("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile"))
@@ -141,6 +145,11 @@ class _Decoder(Operands):
         words = [word for word in statement.words[1:] if word not in ("cta", "aligned")]
         if words != ["sync"] or len(statement.operands) not in (1, 2):
             raise unknown(statement)
+        number, *count = statement.operands
+        if isinstance(number, Immediate) and not 0 <= number.value < _BARRIERS:
+            raise unknown(statement, f"the number {number.value}: a block has {_BARRIERS} barriers")
+        if any(isinstance(c, Immediate) and (c.value % WARP or c.value < WARP) for c in count):
+            raise unknown(statement, f"a number of threads that is no multiple of {WARP}")
         return tuple(self.source(operand, "u32", statement) for operand in statement.operands)
 
     def _statement(self, statement: Statement) -> tuple[Step | None, str]:
@@ -148,6 +157,8 @@ class _Decoder(Operands):
             step, kind = self._decode(statement)
         except UnknownInstruction:
             raise unknown(statement) from None
+        if statement.guard is not None and self.kernel.bits_of(statement.guard, statement.line) != 1:
+            raise unknown(statement, "a guard that is no predicate")
         if statement.guard is not None and step is not None:
             step = steps.guarded(step, self.register(statement.guard, statement), statement)
         return step, kind
@@ -302,7 +313,7 @@ class _Decoder(Operands):
         if words == ("async", "wait_group") and len(statement.operands) == 1:
             left = statement.operands[0]
             if isinstance(left, Immediate) and left.value >= 0:
-                return steps.waits(left.value), "asynchronous copy"
+                return steps.waits(min(left.value, _MANY)), "asynchronous copy"
         if words not in (("async", "ca", "shared", "global"), ("async", "cg", "shared", "global")):
             raise UnknownInstruction
         return self._copy(statement), "asynchronous copy"

@@ -179,19 +179,20 @@ class Module:
     variables: tuple[Variable, ...]
 
 
-_NUMBERED = re.compile(r"(.*?[^0-9])([0-9]+)")
+#: Numbers in a text are bounded before they are read: Python refuses to read very long ones.
+_NUMBERED = re.compile(r"(.*?[^0-9])([0-9]{1,9})")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*\binlined_at\s+(\d+)\s+(\d+))?")
+_LOC = re.compile(r"\.loc\s+(\d{1,9})\s+(\d{1,9})\s+\d+(?:.*\binlined_at\s+(\d{1,9})\s+(\d{1,9}))?")
 _INSTRUCTION = re.compile(r"(?:@(!?)\s*([\w%$]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _REG = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.DOTALL)
-_FAMILY = re.compile(r"([%\w$]+)<(\d+)>")
+_FAMILY = re.compile(r"([%\w$]+)<(\d{1,9})>")
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(global|const|shared|local)\s+"
-    r"(?:\.align\s+(\d+)\s+)?(?:\.attribute\([^)]*\)\s*)?\.(\w+)\s+([\w$%]+)\s*((?:\[\s*\d*\s*\])*)\s*(?:=\s*(.*))?",
+    r"(?:\.align\s+(\d{1,9})\s+)?(?:\.attribute\([^)]*\)\s*)?\.(\w+)\s+([\w$%]+)\s*((?:\[\s*\d{0,15}\s*\])*)\s*(?:=\s*(.*))?",
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*?(?:\.align\s+\d+\s+)?"
-                        r"([\w$%]+)\s*(?:\[(\d+)\])?")  # fmt: skip
+                        r"([\w$%]+)\s*(?:\[(\d{1,15})\])?")  # fmt: skip
 _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)")
 _NUMBER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?")
 _FLOAT = re.compile(r"0([fFdD])([0-9a-fA-F]+)")
@@ -232,7 +233,8 @@ class _Reader:
         self._scope_count = 0
         self._source_line = 0
         self._main_file = 0
-        self._pending = ""
+        self._pending: list[str] = []
+        self._gathered = 0
         self._started = 0
         self._skipping = 0
         # What operands in the kernel's own scope are, by their text: most are written many times.
@@ -310,6 +312,8 @@ class _Reader:
             self._locate(words, number)
             return
         self._header += words + " "
+        if len(self._header) > _LONGEST_HEADER:
+            raise PtxError(f"PTX line {number}: the kernel {kernel.name} has no body")
         brace = self._header.find("{")
         if brace < 0:
             return
@@ -318,6 +322,8 @@ class _Reader:
         kernel.parameters = tuple(_parameters(header, number))
         threads = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", header)
         if threads:
+            if any(size and len(size) > _THREAD_DIGITS for size in threads.groups()):
+                raise PtxError(f"PTX line {number}: the kernel {kernel.name} names more threads than a block can have")
             x, y, z = (int(size or 1) for size in threads.groups())
             kernel.max_threads = x * y * z
         self._read(rest, number)
@@ -329,34 +335,50 @@ class _Reader:
 
     def _read(self, words: str, number: int) -> None:
         """Take statements, labels and braces off the text that has gathered."""
-        while words:
+        at, end = 0, len(words)
+        while at < end:
+            if words[at].isspace():
+                at += 1
+                continue
             if not self._pending:
                 self._started = number
-                if words[0] == "{":
-                    self._open(number)
-                    words = words[1:].lstrip()
+                if words[at] == ";":
+                    at += 1
                     continue
-                if words[0] == "}":
-                    self._close(number)
-                    words = words[1:].lstrip()
+                if words[at] in "{}":
+                    self._brace(words[at], number)
+                    at += 1
                     continue
-                label = _LABEL.match(words)
+                label = _LABEL.match(words, at)
                 if label:
                     self._label(label[1], number)
-                    words = words[label.end() :].lstrip()
+                    at = label.end()
                     continue
-            end = words.find(";")
-            if end < 0:
-                if len(self._pending) > _LONGEST_STATEMENT:
-                    raise PtxError(f"PTX line {self._started}: a statement that does not end")
-                self._pending += words + " "
+            stop = words.find(";", at)
+            if stop < 0:
+                self._gather(words[at:])
                 return
-            statement, words = self._pending + words[:end], words[end + 1 :].lstrip()
-            self._pending = ""
+            statement = "".join((*self._pending, words[at:stop]))
+            self._pending, self._gathered, at = [], 0, stop + 1
             self._statement(statement.strip(), self._started)
+
+    def _gather(self, words: str) -> None:
+        """Keep the beginning of a statement that goes on in the next line."""
+        self._pending += (words, " ")
+        self._gathered += len(words)
+        if self._gathered > _LONGEST_STATEMENT:
+            raise PtxError(f"PTX line {self._started}: a statement that does not end")
+
+    def _brace(self, sign: str, number: int) -> None:
+        if sign == "{":
+            self._open(number)
+        else:
+            self._close(number)
 
     def _open(self, number: int) -> None:
         self._inside(number)
+        if len(self._scopes) == _DEEPEST:
+            raise PtxError(f"PTX line {number}: more than {_DEEPEST} scopes within each other")
         self._scopes.append({})
         self._scope_count += 1
 
@@ -479,11 +501,19 @@ class _Reader:
             raise PtxError(f"PTX line {number}: {_short(text)} is no address")
         base = self._scalar(match[1], number)
         offset = _immediate(match[3], number).value if match[3] else 0
-        return Address(base, -offset if match[2] == "-" else offset)
+        # Addresses have 64 bits and wrap.
+        wrapped = ((-offset if match[2] == "-" else offset) + (1 << 63)) % (1 << 64) - (1 << 63)
+        return Address(base, wrapped)
 
 
 #: Longer than any statement that a compiler writes; what is longer has lost its semicolon. In characters.
 _LONGEST_STATEMENT = 1_000_000
+#: The same of a kernel's parameters. In characters.
+_LONGEST_HEADER = 100_000
+#: Digits of a number of threads, and the largest number of 64 bits.
+_THREAD_DIGITS, _LARGEST = 9, (1 << 64) - 1
+#: Scopes within each other: compilers write two or three.
+_DEEPEST = 64
 _SHOWN = 60
 
 
@@ -523,13 +553,19 @@ def _split(text: str, number: int) -> Iterator[str]:
         yield stripped
 
 
+#: In binary, the longest way to write one.
+_LONGEST_NUMBER = 70
+
+
 def _immediate(text: str, number: int) -> Immediate:
     match = _FLOAT.fullmatch(text)
     if match and len(match[2]) == (8 if match[1] in "fF" else 16):
         return Immediate(int(match[2], 16), 4 * len(match[2]))
     match = _NUMBER.fullmatch(text)
-    if match:
+    if match and len(match[2]) <= _LONGEST_NUMBER:
         magnitude = int(match[2], 8 if re.fullmatch(r"0[0-7]+", match[2]) else 0)
+        if magnitude > _LARGEST:
+            raise PtxError(f"PTX line {number}: {_short(text)} has more than 64 bits")
         return Immediate(-magnitude if match[1] else magnitude)
     if _DECIMAL.fullmatch(text):
         return Immediate(int.from_bytes(struct.pack("<d", float(text)), "little"), 64)
@@ -556,6 +592,8 @@ def _variable(words: str, number: int) -> Variable:
     for extent in re.findall(r"\[\s*(\d*)\s*\]", extents):
         count *= int(extent or 0)
     data = _initial(initial, element, number) if initial else b""
+    if align and int(align).bit_count() != 1:
+        raise PtxError(f"PTX line {number}: {name} is aligned to {align} bytes, which is no power of two")
     if len(data) > count * element:
         raise PtxError(f"PTX line {number}: more initial values than {name} has elements")
     return Variable(name, space, int(align or element), count * element, data)

@@ -25,6 +25,10 @@ from wmmagen.executor.ptx import Statement
 Mask = npt.NDArray[np.bool_]
 
 
+#: A block counts as so many instructions at least: what it costs to come to it.
+_LEAST = 64
+
+
 class _Meeting:
     """Lanes that were parted and meet again at the start of a block."""
 
@@ -141,7 +145,7 @@ class Scheduler:
             )
 
     def _spend(self, instructions: int) -> None:
-        self._left -= instructions
+        self._left -= max(instructions, _LEAST)
         if self._left < 0:
             raise TimeoutFault(
                 f"the kernel did not end within {self._budget} instructions",
