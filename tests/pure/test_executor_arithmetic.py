@@ -127,7 +127,7 @@ def nearest(exact: Fraction, kind: Any) -> int:
         guess = kind(float(exact))
     around = [guess, np.nextafter(guess, kind(-np.inf)), np.nextafter(guess, kind(np.inf))]
     finite = [x for x in around if np.isfinite(x)]
-    width = {2: np.uint16, 4: np.uint32}[guess.dtype.itemsize]
+    width = {2: np.uint16, 4: np.uint32, 8: np.uint64}[guess.dtype.itemsize]
     best = min(finite, key=lambda x: (abs(Fraction(float(x)) - exact), int(x.view(width)) & 1))
     largest = Fraction(float(np.finfo(kind).max))
     beyond = largest + Fraction(2) ** (np.finfo(kind).maxexp - np.finfo(kind).nmant - 2)
@@ -198,6 +198,73 @@ def test_conversions_of_integers(a: int) -> None:
     assert compute("cvt.sat.s8.s32", a) == max(-128, min(127, signed(a))) % 256
     assert compute("cvt.sat.u8.s32", a) == max(0, min(255, signed(a)))
     assert compute("cvt.rn.f32.s32", a) == nearest(Fraction(signed(a)), np.float32) if a else True
+
+
+ROUNDINGS = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
+WHOLE = [f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64)]
+EDGES = [
+    0.0,
+    -0.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    127.5,
+    -128.5,
+    255.5,
+    32767.5,
+    65535.5,
+    2.0**31,
+    -(2.0**31) - 1,
+    2.0**63,
+    1e30,
+]
+
+
+def bounds(kind: str) -> tuple[int, int]:
+    bits = int(kind[1:])
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+
+
+@pytest.mark.parametrize("source", ["f16", "f32", "f64"])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_floating_point_to_every_integer_saturates(source: str, rounding: str) -> None:
+    kind = numbers.FLOATS[source]
+    width = numbers.UNSIGNED[TYPE_BITS[source]]
+    drawn = np.random.default_rng(5).integers(0, 2 ** TYPE_BITS[source], 60, dtype=width)
+    with np.errstate(all="ignore"):
+        values = np.concatenate((drawn, np.array([*EDGES, np.inf, -np.inf]).astype(kind).view(width)))
+        values = values[~np.isnan(values.view(kind))]
+        for result in WHOLE:
+            low, high = bounds(result)
+            got = alu.decode(("cvt", rounding, result, source)).function(values)
+            for value, found in zip(values.view(kind).tolist(), got.tolist(), strict=True):
+                if math.isinf(value):
+                    exact = high if value > 0 else low
+                else:
+                    exact = max(low, min(high, ROUNDINGS[rounding](Fraction(value))))
+                assert found == exact % (1 << int(result[1:])), (value, result)
+
+
+@pytest.mark.parametrize("source", WHOLE)
+def test_integers_to_every_type(source: str) -> None:
+    bits = int(source[1:])
+    width = numbers.UNSIGNED[bits]
+    drawn = np.random.default_rng(6).integers(0, 2**bits, 40, dtype=width)
+    values = np.concatenate((drawn, np.array([0, 1, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1], width)))
+    exact = [signed(v, bits) if source[0] == "s" else v for v in values.tolist()]
+    for result in WHOLE:
+        low, high = bounds(result)
+        own = 1 << int(result[1:])
+        wrapped = alu.decode(("cvt", result, source)).function(values).tolist()
+        assert wrapped == [v % own for v in exact]
+        clamped = alu.decode(("cvt", "sat", result, source)).function(values).tolist()
+        assert clamped == [max(low, min(high, v)) % own for v in exact]
+    for result in ("f32", "f64"):
+        got = alu.decode(("cvt", "rn", result, source)).function(values)
+        for value, found in zip(exact, got.tolist(), strict=True):
+            assert found == (nearest(Fraction(value), numbers.FLOATS[result]) if value else 0)
 
 
 NAN32, NAN16 = 0x7FC12345, 0x7E01

@@ -671,7 +671,7 @@ def _to_integer(result: str, source: str, rounding: str) -> Arithmetic:
 
 
 def _from_integer(result: str, source: str) -> Arithmetic | None:
-    if result == "bf16" or (result == "f32" and _bits(source) < 16):
+    if result == "bf16":
         return None
     narrow, seen = UNSIGNED[_bits(source)], _view(source)
     return Arithmetic(lambda a: from_float(a.astype(narrow).view(seen), result), (source,), result, kind="convert")
