@@ -252,10 +252,12 @@ def test_precompiled_headers_that_cannot_be_written_refuse_nothing(
     assert isinstance(answer, Binary) and same(answer, made_here(PROBE))
     really = nvrtc.compile_source
 
-    def full(source: str, entry: str, arch: Arch, *, precompiled: Path | None = None) -> Binary:
+    def full(
+        source: str, entry: str, arch: Arch, *, line_info: bool = False, precompiled: Path | None = None
+    ) -> Binary:
         if precompiled is not None:
             raise CompileError("catastrophic error: cannot write the precompiled headers")
-        return really(source, entry, arch)
+        return really(source, entry, arch, line_info=line_info)
 
     monkeypatch.setattr(nvrtc, "compile_source", full)
     assert isinstance(foundry._answer(PROBE, tmp_path), Binary)

@@ -71,7 +71,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NumpyBackend]:
 
     def put(**more: Any) -> NumpyBackend:
         backend = NumpyBackend(**more)
-        monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(backend, arch))
+        monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(backend, arch))
         return backend
 
     return put

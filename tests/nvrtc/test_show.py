@@ -32,7 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NumpyBackend]:
     def put(**more: Any) -> NumpyBackend:
         backend = NumpyBackend(**more)
-        monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(backend, arch))
+        monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(backend, arch))
         return backend
 
     return put

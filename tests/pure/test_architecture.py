@@ -126,8 +126,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "executor.program": (
         (
             "executor.alu", "executor.atomics", "executor.barriers", "executor.control", "executor.fragments",
-            "executor.machine", "executor.matrix", "executor.mma", "executor.numbers", "executor.operands",
-            "executor.ptx", "executor.steps", "executor.warp", "errors",
+            "executor.machine", "executor.matrix", "executor.memory", "executor.mma", "executor.numbers",
+            "executor.operands", "executor.ptx", "executor.steps", "executor.warp", "errors",
         ),
         (),
     ),

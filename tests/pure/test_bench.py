@@ -278,7 +278,7 @@ def test_the_sensors_words_stand_below(library: CardLibrary) -> None:
 def test_what_cannot_be_measured_is_refused(
     arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(), arch))
+    monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(NumpyBackend(), arch))
     status = cli.run(["bench", SMALL, "--arch", "sm_75", *arguments])
     assert status == 2 and words in capsys.readouterr().err
 
@@ -286,6 +286,6 @@ def test_what_cannot_be_measured_is_refused(
 def test_without_a_card_it_says_what_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(None, arch, "there is no GPU"))
+    monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(None, arch, "there is no GPU"))
     assert cli.run(["bench", SMALL, "--arch", "sm_75"]) == 3
     assert "there is no GPU" in capsys.readouterr().err

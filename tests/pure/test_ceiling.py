@@ -323,7 +323,7 @@ def test_the_text_says_rates_ways_and_what_is_missing(whole: Record) -> None:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(NumpyBackend(), arch))
+    monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(NumpyBackend(), arch))
     monkeypatch.setattr("wmmagen.foundry.Foundry.begin", lambda self, order: None)
     monkeypatch.setattr(
         "wmmagen.foundry.Foundry.compile", lambda self, source, entry, arch: compiled(source, entry, arch)

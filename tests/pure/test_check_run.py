@@ -254,7 +254,7 @@ def test_kernels_are_compared_on_buffers_that_they_share() -> None:
 def ask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, dict[str, Any]]]:
-    monkeypatch.setattr(pick, "pick", lambda kind, arch: Place(Watcher(), arch))
+    monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(Watcher(), arch))
     monkeypatch.setattr(trial, "build", lambda config, arch: (None, binary_of(config)))
 
     def run(config: KernelConfig, *options: str) -> tuple[int, dict[str, Any]]:
