@@ -39,7 +39,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "freivalds": (("reference", "layout", "config"), ()),
     "verdict": (("freivalds", "reference", "layout", "dtypes"), ()),
     "timing": (("errors",), ()),
-    "chips": ((), ()),
+    "chips": (("errors",), ()),
     "backends": (("arch", "nvrtc", "timing"), ()),
     "supervisor": (("errors",), ()),
     "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
@@ -110,6 +110,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "records": (("timing",), ()),
+    "work": (("executor.counts", "derive", "config", "arch"), ()),
+    "estimate": (("work", "chips", "records", "derive", "config", "arch", "errors"), ()),
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
@@ -149,7 +151,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "profile": (("trial", "layout", "executor", "backends", "nvrtc", "config", "errors"), ()),
+    "profile": (("trial", "work", "layout", "derive", "executor", "backends", "nvrtc", "config", "errors"), ()),
     "inspection": (
         ("profile", "trial", "lint", "rules", "derive", "executor", "config", "arch", "errors"),
         (),
