@@ -63,7 +63,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "backends.cpu": (("backends", "executor", "nvrtc", "timing", "arch", "errors"), ()),
     "backends.pick": (
-        ("backends", "backends.product", "backends.cpu", "backends.gpu", "records", "arch", "errors"),
+        ("backends", "backends.product", "backends.cpu", "backends.gpu", "chips", "records", "arch", "errors"),
         (),
     ),
     "executor.numbers": ((), ()),
@@ -115,7 +115,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
-            "backends", "chips",
+            "backends", "chips", "estimate",
             "records", "timing", "config", "arch", "errors",
         ),
         (),
@@ -146,7 +146,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
-            "backends.pick",
+            "chips", "estimate", "backends.pick",
             "timing", "config", "arch", "errors",
         ),
         (),
@@ -175,14 +175,14 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "show": (
         (
-            "job", "bench", "inspection", "ceilings", "tune", "trial", "mutants", "lint", "records", "rules", "space",
-            "doctor", "timing", "config",
+            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "records",
+            "rules", "space", "doctor", "timing", "config",
         ),
         ("rich",),
     ),
     "cli": (
         (
-            "ceiling", "ceilings", "inspection",
+            "ceiling", "ceilings", "inspection", "estimate", "chips", "profile",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch",
             "errors",
