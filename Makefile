@@ -37,6 +37,7 @@ proof: proof-cpu
 proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_executor.py
 	$(BIN)/python tests/nvrtc/prove_mutants.py
+	$(BIN)/python -m tests.nvrtc.prove_estimate
 
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py

@@ -1,5 +1,7 @@
 """From records to the best configuration. Pure: nothing is measured and nothing is estimated here.
 
+Times and estimates never stand in one ranking: where a time ranks, no estimate does.
+
 Of several records of one name the last counts, whatever became of it.
 """
 
@@ -22,16 +24,18 @@ class Choice:
     """The best record, and by how much.
 
     Attributes:
-        best: the record with the smallest median.
+        best: the record with the smallest median; where ``estimated``, with the smallest estimate.
         runner_up: the next one; None where there is no other.
         margin: how much more time the runner-up takes, relative to the best; None without a runner-up.
-        tie: whether their intervals overlap, so that either may be the better one.
+        tie: whether their intervals overlap, so that either may be the better one; estimates have none.
+        estimated: no time ranks, and estimates do.
     """
 
     best: Record
     runner_up: Record | None = None
     margin: float | None = None
     tie: bool = False
+    estimated: bool = False
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
@@ -47,6 +51,30 @@ def ranking(records: Sequence[Record]) -> list[Record]:
     timed = [r for r in latest(records) if r.ranks]
     card = next((r.device for r in reversed(list(records)) if r.ranks), "")
     return sorted((r for r in timed if r.device == card), key=lambda r: (_timing(r).median_us, r.name))
+
+
+def estimated(records: Sequence[Record]) -> list[Record]:
+    """The right records by their estimates, the fastest first; none where a time ranks.
+
+    Estimates for two chips may not be compared: where there are several, those for the last one count.
+    """
+    known = list(records)
+    if any(record.ranks for record in known):
+        return []
+    right = [(r, r.estimate) for r in latest(known) if r.ranks_by_estimate and r.estimate]
+    chip = next((guess.chip for _, guess in reversed(right)), "")
+    mine = [(guess.us, r.name, r) for r, guess in right if guess.chip == chip]
+    return [record for _, _, record in sorted(mine, key=lambda each: each[:2])]
+
+
+def by_estimate(records: Sequence[Record]) -> Choice | None:
+    """The right record with the smallest estimate; None where a time ranks, or nothing is right."""
+    ranked = estimated(records)
+    if not ranked:
+        return None
+    first, second = ranked[0].estimate, ranked[1].estimate if len(ranked) > 1 else None
+    margin = second.us / first.us - 1 if first and second else None
+    return Choice(ranked[0], ranked[1] if len(ranked) > 1 else None, margin=margin, estimated=True)
 
 
 def decided(records: Sequence[Record], finals: Sequence[Record]) -> Choice | None:
@@ -89,8 +117,8 @@ def _timing(record: Record) -> Timing:
 def leading(records: Iterable[Record], arch: Arch) -> list[Record]:
     """The records that are right, or could not be run, and that no time on ``arch`` speaks for, the likeliest first.
 
-    No estimate: they are put in the order of what the compiler said and of what their tiles move. One precedes another
-    by the first of these that differs:
+    Those with an estimate are in its order. The others, of versions and types without one, follow in the order of what
+    the compiler said and of what their tiles move. One precedes another by the first of these that differs:
 
     1. nothing is spilled; then the fewest bytes spilled;
     2. multiply-adds per byte that a warp reads to feed its tile;
@@ -114,6 +142,8 @@ def _place(record: Record) -> tuple[Any, ...]:
     block = _reuse(known["BLOCK_M"], known["BLOCK_N"], known["A_BITS"])
     resident = facts.occupancy * facts.threads // WARP_SIZE if facts else 0
     return (
+        record.estimate is None,
+        record.estimate.us if record.estimate else 0.0,
         facts is None,
         facts.spill_bytes if facts else 0,
         -warp,

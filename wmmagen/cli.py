@@ -21,18 +21,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 
 import typer
 
-from wmmagen import __version__, config, coverage, defaults, rules
+from wmmagen import __version__, chips, config, coverage, defaults, rules
 from wmmagen import arch as archs
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
+from wmmagen.chips import Chip
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.errors import ConfigError, MissingPiece, RequestError, WmmagenError
 from wmmagen.space import Space
 from wmmagen.timing import Data, Mode, TimingProtocol
+
+if TYPE_CHECKING:
+    from wmmagen.nvrtc import Binary
 
 app = typer.Typer(
     name="wmmagen",
@@ -431,6 +435,82 @@ def _one_of(option: str, word: str, words: Any, *more: str) -> Any:
     return word
 
 
+@app.command("estimate")
+def show_estimate(
+    texts: Annotated[list[str], typer.Argument(metavar="CONFIG…", help="Kernel names, key=value,… or TOML files.")],
+    chip: Annotated[
+        str | None,
+        typer.Option("--chip", metavar="NAME", help="t4, a100, h200 …; the GPU's, or the usual one of --arch."),
+    ] = None,
+    arch: ArchName = None,
+    problem: Annotated[str, typer.Option("--problem", metavar="MxNxK", help="One number is the cube.")] = "2048",
+    no_compile: Annotated[
+        bool, typer.Option("--no-compile", help="Predict registers and spills, compile nothing.")
+    ] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count what a block does in its PTX, instead of deriving it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Estimate times without a GPU, with reasons."""
+    from wmmagen import estimate, profile, show, trial
+
+    if count and no_compile:
+        raise RequestError("--count reads what was compiled, and --no-compile compiles nothing", "give one of them")
+    model, target = _chip(chip, arch)
+    # A kernel of an earlier architecture finds the room of the chip that it runs on.
+    machine = max(target, archs.ARCHS[model.sm], key=lambda one: one.sm)
+    size = config.read_size(problem)
+    rows = []
+    for text in texts:
+        kernel = _legal(text, target, strict_isa=False)
+        asked = Problem.packed(kernel.operation, *size)
+        rules.demand(kernel, target, asked)
+        footprint = work = None
+        binary = None if no_compile else _binary(kernel, target, demanded=count)
+        if binary is not None:
+            footprint = estimate.compiled(trial.facts_of(kernel, machine, binary))
+            work = profile.work_of(kernel, binary) if count else None
+        made = estimate.estimate(kernel, machine, model, asked, footprint=footprint, counted=work)
+        rows.append((config.name(kernel), made))
+    rows.sort(key=lambda row: (row[1].us, row[0]))
+    document = {
+        "arch": target.name,
+        "chip": model.name,
+        "problem": str(asked),
+        "rows": [{"name": name, **made.as_json()} for name, made in rows],
+    }
+    _answer(document, show.estimates(rows, asked, target.name), as_json)
+    return 0
+
+
+def _chip(chip: str | None, arch: str | None) -> tuple[Chip, Arch]:
+    """The chip that is meant, and what kernels for it are compiled for."""
+    if chip is None:
+        target = _arch(arch)
+        return pick.chip(target), target
+    model = chips.named(chip)
+    target = _arch(arch) if arch is not None else archs.ARCHS[model.sm]
+    if target.sm > model.sm:
+        raise RequestError(
+            f"--chip {chip}: {target} kernels do not run on it, it is of sm_{model.sm}",
+            f"leave --arch out, or give a chip of {target} or later",
+        )
+    return model, target
+
+
+def _binary(kernel: KernelConfig, target: Arch, *, demanded: bool) -> Binary | None:
+    """The compiled kernel; None where there is no compiler here and none is demanded."""
+    from wmmagen import trial
+
+    try:
+        return trial.build(kernel, target)[1]
+    except MissingPiece:
+        if demanded:
+            raise
+        return None
+
+
 #: Of the draw of `space --list`, so that the same command prints the same names.
 _LIST_SEED = 0
 #: Names that are printed at a time.
@@ -560,7 +640,7 @@ def sweep(
     )
     job.check_name(request)
     with pick.pick(backend, target) as place:
-        (_aside if as_json else _say)(place.first_line)
+        (_aside if as_json else _say)(pick.sweeping(place))
         _aside(f"study {request.study_name}, problem {request.problem}")
         with show.LiveLine(request.problem) as live:
             result = job.sweep(request, place, live)

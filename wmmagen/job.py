@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wmmagen import arch as archs
-from wmmagen import bench, choose, emit, nvrtc, tune
+from wmmagen import bench, chips, choose, emit, estimate, nvrtc, tune
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
 from wmmagen.bench import Table
@@ -93,7 +93,8 @@ class Result:
         space: what was searched.
         records: candidates of the space that are known from this place, those of earlier runs included.
         new: candidates of this run.
-        choice: the best right and ranked one with its runner-up; None where none may be called best.
+        choice: the best right and ranked one with its runner-up, by times or, where none ranks, by estimates; None
+            where none may be called best.
         leading: the leading candidates where none may be called best.
         finals: the leaders beside their denominators, measured again in turns; None where no time ranks, or where the
             leader was measured so before.
@@ -128,6 +129,9 @@ class Result:
 
     @property
     def ranking(self) -> list[Record]:
+        """By times; by estimates where the choice is."""
+        if self.choice is not None and self.choice.estimated:
+            return choose.estimated(self.records)
         return choose.ranking(self.records)
 
     @property
@@ -147,15 +151,7 @@ class Result:
             "foreign": self.place.foreign,
             "problem": str(self.problem),
             "outcomes": self.tally.counts,
-            "best": None
-            if best is None or best.timing is None
-            else {
-                "name": best.name,
-                "median_us": best.timing.median_us,
-                "interval_us": list(best.timing.interval_us),
-                "flags": list(best.timing.flags),
-                "file": str(self.file),
-            },
+            "best": None if best is None else {"name": best.name, **_time_of(best), "file": str(self.file)},
             "space": {"legal": len(self.space), "raw": self.space.raw, "removed": self.space.removed},
             "leading": [record.name for record in self.leading],
             "finals": None
@@ -168,6 +164,20 @@ class Result:
             "new": self.new,
             "seconds": round(self.seconds, 3),
         }
+
+
+def _time_of(best: Record) -> dict[str, object]:
+    """Its time, or where it has none that ranks its estimate, under a name of its own."""
+    if best.ranks and best.timing is not None:
+        timing = best.timing
+        return {
+            "median_us": timing.median_us,
+            "interval_us": list(timing.interval_us),
+            "flags": list(timing.flags),
+        }
+    assert best.estimate is not None, "what is best was timed or estimated"
+    guess = best.estimate
+    return {"estimated_us": guess.us, "chip": guess.chip, "limiting": guess.limiting}
 
 
 def check_name(request: Request) -> None:
@@ -217,9 +227,19 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
             exhaustive=request.exhaustive,
             counts=lambda record: settles(record, place, request.arch),
             ahead=_ahead(foundry, request, place),
+            guess=_guess(request, place),
             on_record=on_record,
         )
     return _conclude(request, place, space, study, done)
+
+
+def _guess(request: Request, place: Place) -> tune.Guess | None:
+    """What orders the first trials: the estimate for the card that is here, or for the usual one of ``arch``."""
+    arch, problem = request.arch, request.problem
+    chip = (chips.find(place.device or "") if place.ranks else None) or chips.usual(arch.sm)
+    if not estimate.priced(request.operation, chip):
+        return None
+    return lambda config: estimate.estimate(config, arch, chip, problem).us
 
 
 def _foundry(request: Request, place: Place) -> Foundry:
@@ -240,7 +260,7 @@ def _ahead(foundry: Foundry, request: Request, place: Place) -> tune.Ahead:
         source = render(config, request.arch)
         foundry.begin(foundry.order(source.text, source.kernel, request.arch))
 
-    return tune.Ahead(begin, foundry.jobs * ORDERS_PER_PROCESS, timed=place.ranks)
+    return tune.Ahead(begin, foundry.jobs * ORDERS_PER_PROCESS, costed=place.backend is not None)
 
 
 def settles(record: Record, place: Place, arch: Arch) -> bool:
@@ -273,7 +293,11 @@ def _conclude(request: Request, place: Place, space: Space, study: tune.Study, d
     finals = _finals(request, place, study, records)
     if finals is not None and not finals.right:
         records = known()  # a leader that was wrong in the end is none
-    choice = choose.decided(records, study.finals()) if place.backend else None
+    choice = None
+    if place.backend:
+        choice = choose.decided(records, study.finals())
+        if choice is None and not any(record.ranks for record in study.records()):
+            choice = choose.by_estimate(records)
     file = None
     if choice is not None:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
@@ -328,14 +352,17 @@ def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
     found = tune.find_study(study)
     arch = archs.find(found.about.arch)
     records = found.records()
-    choice = choose.decided(records, found.finals())
+    choice = choose.decided(records, found.finals()) or choose.by_estimate(records)
     if choice is None:
         leading = choose.leading(filter(_has_name, records), arch)
         fix = "sweep first"
         if leading:
             command = f"wmmagen emit {leading[0].name} --arch {arch} --to DIR"
-            fix = f"`{command}` emits its leading candidate, which no time ranks"
-        raise StudyError(f"study {found.name} holds no candidate verified and timed on its own architecture", fix)
+            fix = f"`{command}` emits its leading candidate, which nobody has verified"
+        raise StudyError(
+            f"study {found.name} holds no candidate verified and timed on its own architecture, or estimated",
+            fix,
+        )
     if choice.best.fingerprint != _fingerprint(choice.best.name, arch):
         raise StudyError(
             f"the winner of study {found.name}, {choice.best.name}, was proved with other templates than today's",

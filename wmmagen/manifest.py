@@ -41,7 +41,13 @@ class Evidence:
         said = f"{r.runs} launches on {r.device}, all bit for bit right"
         if not r.guaranteed:
             said += ", some on inputs whose bound does not guarantee it"
-        if r.timing is not None:
+        if r.ranks_by_estimate and r.estimate is not None:
+            e = r.estimate
+            said += (
+                f"; no time was measured: at {r.problem} the estimate for {e.chip} is {e.us:.2f} us, the smallest "
+                f"of study {self.study}"
+            )
+        elif r.timing is not None:
             said += f"; then timed at {r.problem}: {r.timing.median_us:.2f} us, the best of study {self.study}"
         return f"{said[0].upper()}{said[1:]}."
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from wmmagen import executor, layout, trial
+from wmmagen import derive, executor, layout, trial, work
 from wmmagen.backends import Pointer
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.errors import HazardFault
 from wmmagen.executor import Counts
 from wmmagen.nvrtc import Binary
+from wmmagen.work import Work
 
 
 def count(config: KernelConfig, binary: Binary, problem: Problem) -> Counts:
@@ -36,3 +37,26 @@ def count(config: KernelConfig, binary: Binary, problem: Problem) -> Counts:
         words = "; ".join(str(finding) for finding in result.findings)
         raise HazardFault(words, [finding.as_json() for finding in result.findings])
     return result.counts
+
+
+#: Lengths of K on which a block is counted, in slices: even ones, because compilers unroll the loop over slices by two
+#: and treat an odd last slice otherwise.
+SLICES = (4, 8)
+
+
+def work_of(config: KernelConfig, binary: Binary) -> Work:
+    """What one block does, counted: on two lengths of K, of which the difference is that of the slices.
+
+    Args:
+        binary: of ``config``, with its PTX.
+
+    Raises:
+        HazardFault: the kernel did what no kernel may do.
+        LaunchFault, PtxError, TimeoutFault: as :func:`wmmagen.executor.launch`.
+        ValueError: the kernel does not do the same in each slice.
+    """
+    known = derive.values(config)
+    block = known["BLOCK_M"], known["BLOCK_N"]
+    problems = (Problem.packed(config.operation, *block, slices * known["BLOCK_K"]) for slices in SLICES)
+    shorter, longer = (count(config, binary, problem) for problem in problems)
+    return work.from_counts(shorter, longer, SLICES)

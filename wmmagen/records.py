@@ -50,6 +50,21 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Estimated:
+    """A time that nobody measured.
+
+    Attributes:
+        us: of one launch, in microseconds.
+        chip: that it was estimated for.
+        limiting: the resource that would take longest.
+    """
+
+    us: float
+    chip: str
+    limiting: str
+
+
+@dataclass(frozen=True)
 class Record:
     """One candidate's whole story.
 
@@ -67,6 +82,7 @@ class Record:
         runs: how many problems it was checked on.
         facts: what the compiler said; None where it was not reached.
         timing: None where it was not timed.
+        estimate: of one that was compiled where no time of ``arch`` can be measured; else None.
     """
 
     name: str
@@ -82,11 +98,17 @@ class Record:
     runs: int = 0
     facts: Facts | None = None
     timing: Timing | None = None
+    estimate: Estimated | None = None
 
     @property
     def ranks(self) -> bool:
         """Whether its time may be compared with others: right, timed, and on a card of its architecture."""
         return self.outcome is Outcome.OK and self.timing is not None and not self.foreign
+
+    @property
+    def ranks_by_estimate(self) -> bool:
+        """Whether its estimate may be compared with others: right, and no time of it ranks."""
+        return self.outcome is Outcome.OK and self.estimate is not None and not self.ranks
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values, for :func:`json.dumps`."""
@@ -105,7 +127,10 @@ class Record:
         try:
             facts = Facts(**plain["facts"]) if plain["facts"] else None
             timing = Timing.from_json(plain["timing"]) if plain["timing"] else None
-            record = cls(**{**plain, "outcome": Outcome(plain["outcome"]), "facts": facts, "timing": timing})
+            # Records of the versions before the estimate have none.
+            estimate = Estimated(**plain["estimate"]) if plain.get("estimate") else None
+            made = {"outcome": Outcome(plain["outcome"]), "facts": facts, "timing": timing, "estimate": estimate}
+            record = cls(**{**plain, **made})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a record: {error}") from None
         if not (isinstance(record.name, str) and isinstance(record.arch, str) and isinstance(record.detail, str)):

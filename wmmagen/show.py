@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wmmagen.bench import Baseline, Limit, Row, Table
     from wmmagen.ceilings import Figure as CeilingFigure
     from wmmagen.ceilings import Record as Ceilings
+    from wmmagen.estimate import Estimate
 
     # Optuna takes a second to import, and most commands have no use for it.
     from wmmagen.job import Result
@@ -447,6 +448,8 @@ def _ranking(result: Result) -> str:
     ranked = result.ranking
     if not ranked:
         return ""
+    if result.choice is not None and result.choice.estimated:
+        return _estimated_ranking(result, ranked)
     lines = [
         f"Ranking for {result.problem}, {len(ranked)} right and timed (warm, normal data, median and 95 % interval):"
     ]
@@ -457,6 +460,57 @@ def _ranking(result: Result) -> str:
     if choice and choice.best.name != ranked[0].name:
         lines.append(f"The leaders were measured in turns, and this one was the fastest: {choice.best.name}")
     return "\n".join(lines)
+
+
+def _estimated_ranking(result: Result, ranked: Sequence[Record]) -> str:
+    first = ranked[0].estimate
+    assert first is not None
+    lines = [
+        f"Ranking for {result.problem} by ESTIMATE, {len(ranked)} right; no time of {result.place.arch} was measured. "
+        f"Estimated for {first.chip}:"
+    ]
+    for place, record in enumerate(ranked[:RANKED], start=1):
+        guess = record.estimate
+        assert guess is not None
+        foreign = f"; foreign time {record.timing.median_us:.2f} us" if record.timing else ""
+        lines.append(
+            f"{place:>3}. estimated {guess.us:>10.2f} us  {tflops(result.problem, guess.us):>7.1f} TFLOP/s  "
+            f"limited by {guess.limiting:<8} {record.name}{foreign}"
+        )
+    return "\n".join(lines)
+
+
+def estimates(rows: Sequence[tuple[str, Estimate]], problem: Problem, arch: str) -> str:
+    """Estimated times: one kernel in full, or several as a ranked table.
+
+    Args:
+        rows: names and estimates, the fastest first.
+    """
+    first = rows[0][1]
+    said = "the compiler's" if first.footprint.compiled else "predicted, there is no compiler here"
+    head = f"ESTIMATED for {first.chip}, {arch}, {problem}, warm; nothing was measured. Registers and spills: {said}."
+    if len(rows) > 1:
+        lines = [head, f"{'':<4}{'est. us':>11} {'TFLOP/s':>9}  {'limited by':<10} {'waves':>7}  kernel"]
+        for place, (name, one) in enumerate(rows, start=1):
+            lines.append(
+                f"{place:>3}. {one.us:>10.2f} {one.tflops:>9.1f}  {one.limiting:<10} {one.waves:>7.2f}  {name}"
+            )
+        return "\n".join(lines)
+    return "\n".join([head, rows[0][0], *_estimate(first)])
+
+
+def _estimate(one: Estimate) -> list[str]:
+    foot = one.footprint
+    others = sorted(one.resources.items(), key=lambda item: -item[1])
+    return [
+        f"  estimated time   {one.us:.2f} us, {one.tflops:.1f} TFLOP/s",
+        f"  limited by       {one.limiting}",
+        "  each alone       " + ", ".join(f"{name} {us:.2f} us" for name, us in others),
+        f"  beside them      {one.fill_us:.2f} us of blocks that begin and end, {one.launch_us:.2f} us of the launch",
+        f"  waves            {one.waves:.2f}; whole ones run, {one.quantization:.2f} times as many",
+        f"  occupancy        {foot.resident} blocks per multiprocessor, {foot.registers} registers per thread, "
+        f"{foot.spill_bytes} bytes spilled",
+    ]
 
 
 def _timed(place: int, record: Record, problem: Problem) -> str:
@@ -473,9 +527,10 @@ def _timed(place: int, record: Record, problem: Problem) -> str:
 def _leading(result: Result) -> str:
     if not result.leading:
         return ""
-    foreign = any(r.outcome is Outcome.OK for r in result.leading)
-    what = "verified, but not timed on a card of this architecture" if foreign else "UNVERIFIED: compiled, not run"
-    lines = [f"Leading candidates by compiled facts, {what}; none is called best:"]
+    right = any(r.outcome is Outcome.OK for r in result.leading)
+    what = "verified, but not timed on a card of this architecture" if right else "UNVERIFIED: compiled, not run"
+    by = "estimate" if result.leading[0].estimate else "compiled facts"
+    lines = [f"Leading candidates by {by}, {what}; none is called best:"]
     for place, record in enumerate(result.leading, start=1):
         facts = record.facts
         assert facts is not None
@@ -483,6 +538,7 @@ def _leading(result: Result) -> str:
         lines.append(
             f"       {facts.registers} registers, {facts.spill_bytes} bytes spilled, {facts.shared_bytes} bytes "
             f"shared, {facts.threads} threads, {facts.occupancy} blocks per multiprocessor"
+            + (f"; estimated {record.estimate.us:.2f} us" if record.estimate else "")
             + (f"; foreign time {record.timing.median_us:.2f} us" if record.timing else "")
         )
     return "\n".join(lines)
@@ -499,6 +555,11 @@ def _fell_out(result: Result) -> str:
 def _next(result: Result, again: str) -> str:
     if result.file is not None:
         emit = shlex.join(["wmmagen", "emit", "--best", result.reference, "--to", "DIR"])
+        if result.choice is not None and result.choice.estimated:
+            return (
+                f"Winner, right and the fastest by estimate: {result.file}\nNext: {emit}\n"
+                f"  or, to measure, on a machine with such a GPU: {again}"
+            )
         return f"Winner: {result.file}\nNext: {emit}"
     if result.leading:
         emit = f"wmmagen emit {result.leading[0].name} --arch {result.place.arch} --to DIR"
@@ -538,7 +599,10 @@ class LiveLine:
 
     def _best(self, progress: Progress) -> str:
         best = progress.best
-        if best is None or best.timing is None:
+        if best is not None and best.ranks and best.timing is not None:
+            us, word = best.timing.median_us, "best"
+        elif best is not None and best.estimate is not None:
+            us, word = best.estimate.us, "best by estimate"
+        else:
             return "no best yet"
-        rate = tflops(self._problem, best.timing.median_us)
-        return f"best {best.timing.median_us:.2f} us, {rate:.1f} TFLOP/s"
+        return f"{word} {us:.2f} us, {tflops(self._problem, us):.1f} TFLOP/s"

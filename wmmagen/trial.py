@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from wmmagen import chips, coverage, derive, foundry, freivalds, layout, reference, rules, timing
+from wmmagen import chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
 from wmmagen.config import Feed, KernelConfig, Problem, Store
@@ -23,7 +23,7 @@ from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
 from wmmagen.layout import UNSHIFTED, Image, Shifts
 from wmmagen.nvrtc import Binary
-from wmmagen.records import Facts, Outcome, Record
+from wmmagen.records import Estimated, Facts, Outcome, Record
 from wmmagen.reference import Inputs, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
@@ -401,6 +401,15 @@ def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:
     return seconds + 2 * sum(buffer.nbytes for buffer in buffers) / BYTES_PER_S
 
 
+def estimated(config: KernelConfig, arch: Arch, problem: Problem, facts: Facts) -> Estimated | None:
+    """The estimate of a compiled kernel on the usual chip of ``arch``; None where that has no rate of such products."""
+    chip = chips.usual(arch.sm)
+    if not estimate.priced(config.operation, chip):
+        return None
+    made = estimate.estimate(config, arch, chip, problem, footprint=estimate.compiled(facts))
+    return Estimated(made.us, made.chip, made.limiting)
+
+
 def try_out(
     config: KernelConfig,
     arch: Arch,
@@ -474,6 +483,10 @@ class _Story:
 
     def ends(self, outcome: Outcome, detail: str = "") -> Record:
         backend = self.backend
+        measures = backend is not None and backend.clocked and not backend.foreign(self.arch)
+        guess = None
+        if self.facts is not None and not measures:
+            guess = estimated(self.config, self.arch, self.problem, self.facts)
         return Record(
             name=name_of(self.config),
             arch=self.arch.name,
@@ -488,6 +501,7 @@ class _Story:
             runs=len(self.runs),
             facts=self.facts,
             timing=self.timing,
+            estimate=guess,
         )
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -51,8 +51,12 @@ _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 #: A URL template and the query of a URL begin with these; a file below such a folder could not be named.
 _URL_MARKS = "?{}"
 
-#: So many times are known before the search narrows; until then points are drawn evenly.
+#: So many times or estimates are told before the search narrows; until then points are drawn.
 _STARTUP = 8
+#: Where a guess orders them, those points are the best of so many that were drawn evenly, …
+_POOL = 256
+#: … but each so manieth one is any point, because a guess may be wrong about a whole part of the space.
+_EVEN_EVERY = 4
 #: One proposal in so many is drawn by TPE, the others are neighbours of the best point. Steps are quicker where the
 #: best is near, draws leave a valley that steps cannot; on made-up costs, half of each had the best of the worst ends.
 _DRAWN_EVERY = 2
@@ -397,17 +401,30 @@ def _demand_same(study: Study, asked: About) -> None:
 # What to try next.
 
 
+#: What a told point teaches.
+Lesson = Literal["time", "estimate", "failure"]
+#: What a point is likely to cost, told without compiling it.
+Guess = Callable[[KernelConfig], float]
+
+
 class Proposer:
     """The next point of a space that is worth a trial: legal, and not tried before.
 
-    Seeds come first. Then, while there is no clock, points drawn evenly from the space; with times, a few of those, and
-    then neighbours of the best point in turn with what TPE draws from what it was told. A proposal depends on the
-    space, the seed and what was told, and on nothing else: a sweep that is stopped and resumed goes on as if it had
-    not been.
+    Seeds come first. Then, while too little is told, points drawn evenly from the space, or with a guess the best of
+    many that were drawn, and some even ones; with enough told, neighbours of the best point in turn with what TPE draws
+    from what it was told. That are times where there are times, and estimates where there are none: the two are never
+    compared. A proposal depends on the space, the seed, the guess and what was told, and on nothing else: a sweep that
+    is stopped and resumed goes on as if it had not been.
     """
 
     def __init__(
-        self, space: Space, *, seed: int = 0, exhaustive: bool = False, first: Sequence[KernelConfig] | None = None
+        self,
+        space: Space,
+        *,
+        seed: int = 0,
+        exhaustive: bool = False,
+        first: Sequence[KernelConfig] | None = None,
+        guess: Guess | None = None,
     ) -> None:
         """Begin without knowledge.
 
@@ -416,6 +433,7 @@ class Proposer:
             seed: of the random draws.
             exhaustive: every point, in the order of the space.
             first: configurations to begin with; None for the known good ones of the architecture.
+            guess: what a point is likely to cost, without compiling it; None where nothing tells.
         """
         self._space = space
         self._seed = str(seed)
@@ -426,8 +444,12 @@ class Proposer:
         self._next = 0
         self._told = 0
         self._times: dict[int, float] = {}
+        self._estimates: dict[int, float] = {}
+        self._guess = guess
+        self._drawn: list[int] | None = None
         self._distributions = _distributions(space)
-        self._taught: list[FrozenTrial] = []
+        # What TPE learns from: times, estimates, and the points that failed.
+        self._taught: list[tuple[Lesson, FrozenTrial]] = []
 
     @property
     def tried(self) -> int:
@@ -442,12 +464,21 @@ class Proposer:
         self._seen.add(index)
         self._told += 1
         self._times.pop(index, None)
+        self._estimates.pop(index, None)
         if record.ranks and record.timing is not None:
             self._times[index] = record.timing.median_us
-            self._teach(index, record.timing.median_us)
+            self._teach("time", index, record.timing.median_us)
+        elif record.ranks_by_estimate and record.estimate is not None:
+            self._estimates[index] = record.estimate.us
+            self._teach("estimate", index, record.estimate.us)
         elif record.foreign or record.outcome not in (Outcome.OK, Outcome.UNVERIFIED):
-            self._teach(index, math.inf)
+            self._teach("failure", index, math.inf)
         return True
+
+    @property
+    def _costs(self) -> dict[int, float]:
+        """What the told points cost: their times, or where there are none their estimates."""
+        return self._times or self._estimates
 
     def _index(self, record: Record) -> int | None:
         try:
@@ -456,47 +487,63 @@ class Proposer:
             # A name of a later version: it is none of this space's points.
             return None
 
-    def _teach(self, index: int, value: float) -> None:
+    def _teach(self, kind: Lesson, index: int, value: float) -> None:
         params = _params(self._space, point_of(self._space.at(index)))
-        self._taught.append(create_trial(params=params, distributions=self._distributions, value=value))
+        self._taught.append((kind, create_trial(params=params, distributions=self._distributions, value=value)))
 
     def diverge(self, salt: int) -> None:
         """Draw differently from now on: another process has the same space, seed and knowledge."""
         self._seed = f"{self._seed}+{salt}"
         random.Random(self._seed).shuffle(self._first)
+        self._drawn = None
         self._in_order = False
 
     def propose(self) -> KernelConfig | None:
         """A point that was not told yet; None where all were."""
         if len(self._seen) >= len(self._space):
             return None
-        index = self._decided(self._seen, self._told, len(self._times))
+        index = self._decided(self._seen, self._told, len(self._costs))
         return self._space.at(self._searched() if index is None else index)
 
-    def foreseen(self, count: int, *, timed: bool) -> list[KernelConfig]:
+    def foreseen(self, count: int, *, costed: bool) -> list[KernelConfig]:
         """The next points that are proposed whatever becomes of those before them, in their order; at most ``count``.
 
         Args:
-            timed: whether records may bring times that count; without any, no proposal ever depends on one.
+            costed: whether records may bring times or estimates that rank; if not, no proposal ever depends on one.
         """
         seen = set(self._seen)
         found: list[int] = []
         while len(found) < count and len(seen) < len(self._space):
-            index = self._decided(seen, self._told + len(found), len(self._times) + (len(found) if timed else 0))
+            index = self._decided(seen, self._told + len(found), len(self._costs) + (len(found) if costed else 0))
             if index is None:
                 break
             found.append(index)
             seen.add(index)
         return [self._space.at(index) for index in found]
 
-    def _decided(self, seen: set[int], told: int, times: int) -> int | None:
-        """The next point, where it follows from which ones were told; None where it depends on their times."""
+    def _decided(self, seen: set[int], told: int, costs: int) -> int | None:
+        """The next point, where it follows from which ones were told; None where it depends on their costs."""
         if self._in_order:
             return next(index for index in range(self._next_unseen(), len(self._space)) if index not in seen)
         seed = next((index for index in self._first if index not in seen), None)
         if seed is not None:
             return seed
-        return self._unseen(self._rng(told), seen) if times < _STARTUP else None
+        if costs >= _STARTUP:
+            return None
+        likely = None
+        if self._guess is not None and told % _EVEN_EVERY:
+            likely = next((index for index in self._pool() if index not in seen), None)
+        return likely if likely is not None else self._unseen(self._rng(told), seen)
+
+    def _pool(self) -> list[int]:
+        """Points drawn evenly, the best guess first."""
+        if self._drawn is None:
+            assert self._guess is not None
+            size = len(self._space)
+            drawn = random.Random(f"{self._seed}/pool").sample(range(size), min(_POOL, size))
+            guessed = [(self._guess(self._space.at(index)), index) for index in drawn]
+            self._drawn = [index for _, index in sorted(guessed)]
+        return self._drawn
 
     def _next_unseen(self) -> int:
         while self._next in self._seen:
@@ -516,7 +563,7 @@ class Proposer:
         _quiet()
         # A new study each time: a sampler reads a study's trials once and is not told of those that are added later.
         memory = optuna.create_study(storage=optuna.storages.InMemoryStorage())
-        memory.add_trials(self._taught)
+        memory.add_trials(self._lessons())
         sampler = optuna.samplers.TPESampler(seed=rng.getrandbits(32), n_startup_trials=1, constant_liar=False)
         asked = create_trial(state=TrialState.RUNNING)
         for _ in range(_DRAWS):
@@ -527,9 +574,14 @@ class Proposer:
                 return index
         return None
 
+    def _lessons(self) -> list[FrozenTrial]:
+        passed_over = "estimate" if self._times else "time"
+        return [trial for kind, trial in self._taught if kind != passed_over]
+
     def _near_best(self, rng: random.Random) -> int:
         """A new neighbour of the best point, or any new point where all are known."""
-        best = min(self._times, key=lambda index: (self._times[index], index))
+        costs = self._costs
+        best = min(costs, key=lambda index: (costs[index], index))
         around = map(self._space.index, self._space.neighbours(self._space.at(best)))
         new = [index for index in around if index is not None and index not in self._seen]
         return rng.choice(new) if new else self._unseen(rng, self._seen)
@@ -575,12 +627,12 @@ class Ahead:
     Attributes:
         begin: is handed points that will be tried whatever becomes of those before them, each once.
         reach: how many points ahead, the one whose turn it is included.
-        timed: whether trials may bring times that count.
+        costed: whether trials may bring times or estimates that rank.
     """
 
     begin: Callable[[KernelConfig], None]
     reach: int
-    timed: bool
+    costed: bool
 
 
 @dataclass(frozen=True)
@@ -591,7 +643,7 @@ class Progress:
         tried: points of the space that are known, from earlier runs and other processes too.
         wanted: how many of them the sweep is to know; the whole space where no number was asked for.
         new: candidates of this run.
-        best: the fastest record so far; None without a time that counts.
+        best: the fastest record so far, by its time or, where no time ranks, by its estimate; None without either.
         seconds: since this run began.
     """
 
@@ -629,6 +681,7 @@ def sweep(
     exhaustive: bool = False,
     counts: Callable[[Record], bool] = lambda record: True,
     ahead: Ahead | None = None,
+    guess: Guess | None = None,
     on_record: Callable[[Record, Progress], None] | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
@@ -648,6 +701,7 @@ def sweep(
         exhaustive: every point, in the order of the space.
         counts: whether an earlier record settles its point; where it does not, the point is open again.
         ahead: what is begun before its turn. It changes no record and no order.
+        guess: what a point is likely to cost; it orders the first trials.
         on_record: told of each new record.
         seed: of the random draws.
         clock: seconds, from any origin.
@@ -659,7 +713,7 @@ def sweep(
     space.demand()
     start = clock()
     wanted = len(space) if trials is None else min(trials, len(space))
-    proposer = Proposer(space, seed=seed, exhaustive=exhaustive)
+    proposer = Proposer(space, seed=seed, exhaustive=exhaustive, guess=guess)
     records: list[Record] = []
     counted: list[Record] = []
     # What this run has tried counts whatever is said of it: nothing is tried twice in one run.
@@ -688,14 +742,14 @@ def sweep(
             # Another process goes the same way a little ahead; one of the two has to leave it.
             proposer.diverge(os.getpid())
         if on_record is not None:
-            choice = choose.choose(counted)
+            choice = choose.choose(counted) or choose.by_estimate(counted)
             best = choice.best if choice else None
             on_record(record, Progress(proposer.tried, wanted, len(own), best, clock() - start))
     return SweepResult(tuple(records), len(own), stopped, clock() - start)
 
 
 def _begin_ahead(ahead: Ahead, proposer: Proposer, wanted: int, begun: set[KernelConfig]) -> None:
-    for config in proposer.foreseen(min(ahead.reach, wanted - proposer.tried), timed=ahead.timed):
+    for config in proposer.foreseen(min(ahead.reach, wanted - proposer.tried), costed=ahead.costed):
         if config not in begun:
             begun.add(config)
             ahead.begin(config)

@@ -121,7 +121,7 @@ def main() -> int:
             result = job.sweep(request, place, live)
         device = place.demanded().device
     best = result.choice.best if result.choice else None
-    rate = tflops(request.problem, best.timing.median_us) if best and best.timing else 0.0
+    rate = tflops(request.problem, best.timing.median_us) if best and best.ranks and best.timing else 0.0
     again = f"python tests/gpu/prove_sweep.py --arch {arch} --problem {asked.problem} --trials {asked.trials}"
     found = complaints(list(result.records), saboteur.victims, rate, asked.at_least)
     planted = "\n".join(f"planted: {name}: {outcome}" for name, outcome in saboteur.victims.items())

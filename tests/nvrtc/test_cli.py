@@ -337,13 +337,17 @@ def test_validate_by_the_strict_reading(ask: Callable[..., Answer], no_gpu: None
     assert (status, document["exact"]) == (0, True)
 
 
-def test_a_sweep_without_a_gpu_is_checked_on_the_cpu_and_calls_nothing_best(
+def test_a_sweep_without_a_gpu_is_checked_on_the_cpu_and_ranked_by_estimate(
     ask: Callable[..., Answer], no_gpu: None
 ) -> None:
-    status, document, _ = ask(*SWEEP, "--trials", "2")
-    assert (status, document["backend"], document["best"]) == (0, "cpu", None)
+    status, document, aside = ask(*SWEEP, "--trials", "2")
+    assert (status, document["backend"], document["leading"]) == (0, "cpu", [])
     assert document["outcomes"]["ok"] == 2
-    assert document["leading"]
+    best = document["best"]
+    assert aside.splitlines()[0].endswith("nothing is timed. Estimates rank.")
+    assert best["estimated_us"] > 0 and "median_us" not in best and Path(best["file"]).exists()
+    status, emitted, _ = ask("emit", "--best", document["study"], "--to", "out")
+    assert (status, emitted["name"]) == (0, best["name"])
 
 
 def test_a_sweep_that_only_compiles_calls_nothing_best(ask: Callable[..., Answer], no_gpu: None) -> None:
@@ -461,14 +465,14 @@ def test_a_sweep_in_which_all_are_wrong_ends_with_1(
     assert document["best"] is None
 
 
-def test_a_foreign_card_validates_and_calls_nothing_best(
+def test_a_foreign_card_validates_and_estimates_rank(
     ask: Callable[..., Answer], card: Callable[..., NumpyBackend]
 ) -> None:
     card(arch=ARCHS[90])
     status, document, aside = ask(*SWEEP, "--trials", "2")
     assert status == 0
     assert document["outcomes"]["ok"] == 2
-    assert document["best"] is None
+    assert "estimated_us" in document["best"] and "median_us" not in document["best"]
     assert "foreign" in aside
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ RIGHT: dict[str, list[str]] = {
     "mutants": ["mutants", "--only", "fill-barrier", "--arch", "sm_75"],
     "bench": ["bench", SMALL, "--arch", "sm_75", "--problem", "64"],
     "ceiling": ["ceiling", "--arch", "sm_75", "--only", "register", "--data", "normal"],
+    "estimate": ["estimate", SMALL, "k_steps=4", "--chip", "t4"],
     "sweep": [*SWEEP, "--trials", "1"],
     "emit": ["emit", SMALL, "--arch", "sm_75", "--to", "a folder"],
 }
@@ -140,7 +142,7 @@ PROMISED = {
 PROMISED_INSIDE = {
     ("check", "violations"): {"id", "rule", "message", "fix", "source"},
     ("validate", "runs"): {"problem", "exact", "guaranteed", "first_mismatch", "findings"},
-    ("sweep", "best"): {"name", "median_us", "file"},
+    ("sweep", "best"): {"name", "file"},
     ("sweep", "outcomes"): {outcome.value for outcome in records.Outcome},
     ("doctor", "findings"): {"what", "state", "fix"},
     ("error", "error"): {"kind", "message", "fix"},
@@ -247,12 +249,15 @@ def test_a_space_for_a_problem(ask: Ask) -> None:
 def test_sweeps(ask: Ask, card: Callable[..., NumpyBackend], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pick, "_best_gpu", raises(NOT_HERE))
     compiled = ask(*SWEEP, "--trials", "1", kind="sweep")
-    assert (compiled["backend"], compiled["device"], compiled["best"]) == ("cpu", "CPU executor", None)
+    assert (compiled["backend"], compiled["device"], compiled["leading"]) == ("cpu", "CPU executor", [])
+    assert "estimated_us" in compiled["best"] and "median_us" not in compiled["best"]
     bare = ask(*SWEEP, "--trials", "1", "--backend", "none", "--study", "bare", kind="sweep")
-    assert (bare["backend"], bare["device"], bare["leading"]) == ("none", None, compiled["leading"])
+    assert (bare["backend"], bare["device"], bare["leading"]) == ("none", None, [compiled["best"]["name"]])
+    assert bare["best"] is None
     card()
     document = ask(*SWEEP, "--trials", "1", kind="sweep")
-    assert document["best"]["name"] == compiled["leading"][0] and document["leading"] == []
+    assert document["best"]["name"] == compiled["best"]["name"] and document["leading"] == []
+    assert "median_us" in document["best"] and "estimated_us" not in document["best"]
     ask("emit", "--best", document["study"], "--to", "out", kind="emit")
     card(spoil=spoil, device="another card (sm_75)")
     document = ask(*SWEEP, "--trials", "1", kind="sweep", status=1)
@@ -382,10 +387,11 @@ def test_the_first_line_says_what_runs_where(
     command: str, card: Callable[..., NumpyBackend], capfd: pytest.CaptureFixture[str]
 ) -> None:
     card(**FOREIGN)
+    line = FOREIGN_LINE + (" Estimates rank." if command == "sweep" else "")
     assert cli.run(RIGHT[command]) == 0
-    assert capfd.readouterr().out.splitlines()[0] == FOREIGN_LINE
+    assert capfd.readouterr().out.splitlines()[0] == line
     assert cli.run([*RIGHT[command], "--json"]) == 0
-    assert capfd.readouterr().err.splitlines()[0] == FOREIGN_LINE
+    assert capfd.readouterr().err.splitlines()[0] == line
 
 
 def test_a_foreign_verdict_holds(ask: Ask, card: Callable[..., NumpyBackend]) -> None:
@@ -399,24 +405,28 @@ def test_a_foreign_verdict_holds(ask: Ask, card: Callable[..., NumpyBackend]) ->
     assert ask(*RIGHT["validate"], kind="validate")["foreign"] is False
 
 
-def test_foreign_times_never_rank(
+def test_foreign_times_never_rank_and_estimates_do(
     ask: Ask, card: Callable[..., NumpyBackend], capfd: pytest.CaptureFixture[str]
 ) -> None:
     card(**FOREIGN)
     document = ask(*SWEEP, "--trials", "2", kind="sweep")
     assert (document["arch"], document["device"], document["foreign"]) == ("sm_75", FOREIGN["device"], True)
-    assert (document["outcomes"]["ok"], document["best"]) == (2, None)
+    assert (document["outcomes"]["ok"], document["leading"]) == (2, [])
+    best = document["best"]
+    assert best["chip"] == "T4" and "median_us" not in best
     kept = tune.find_study(document["study"]).records()
     assert [(r.arch, r.foreign, r.ranks, r.device) for r in kept] == [("sm_75", True, False, FOREIGN["device"])] * 2
     assert all(record.timing is not None for record in kept)
-    assert not Path("generated").exists()
-    error = ask("emit", "--best", document["study"], "--to", "out", kind="error", status=2)["error"]
-    assert error["kind"] == "study" and document["leading"][0] in error["fix"]
-    assert not Path("out").exists()
+    assert min((r.estimate.us, r.name) for r in kept if r.estimate) == (best["estimated_us"], best["name"])
+    assert Path(best["file"]).exists()
+    emitted = ask("emit", "--best", document["study"], "--to", "out", kind="emit")
+    assert emitted["name"] == best["name"]
+    words = json.loads(Path("out", "manifest.json").read_text())["kernels"][best["name"]]["evidence_words"]
+    assert "no time was measured" in words and "estimate for T4" in words and "timed at" not in words
     assert cli.run([*SWEEP, "--trials", "2"]) == 0
     said = capfd.readouterr().out
-    assert "Ranking" not in said and "Winner" not in said
-    assert said.count("foreign time") == 2 and "none is called best" in said
+    assert "by ESTIMATE" in said and "the fastest by estimate" in said
+    assert said.count("foreign time") == said.count("limited by") == 2
 
 
 def test_a_time_of_its_own_card_wins_over_faster_foreign_ones(ask: Ask, card: Callable[..., NumpyBackend]) -> None:
@@ -424,7 +434,7 @@ def test_a_time_of_its_own_card_wins_over_faster_foreign_ones(ask: Ask, card: Ca
     foreign = ask(*SWEEP, "--trials", "3", kind="sweep")
     card()
     own = ask(*SWEEP, "--trials", "1", kind="sweep")
-    assert own["best"]["name"] in foreign["leading"]
+    assert "estimated_us" in foreign["best"] and "median_us" in own["best"]
     emitted = ask("emit", "--best", own["study"], "--to", "out", kind="emit")
     assert emitted["name"] == own["best"]["name"]
     assert [r.ranks for r in tune.find_study(own["study"]).records()] == [False, False, False, True]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from wmmagen import derive, nvrtc, profile, trial
-from wmmagen.arch import ARCHS
+from wmmagen import derive, nvrtc, profile, trial, work
+from wmmagen.arch import ARCHS, find
 from wmmagen.config import Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import HazardFault
 
-SM80 = ARCHS[80]
+SM75, SM80 = ARCHS[75], ARCHS[80]
 CONFIG = read_config("warps=2x1,frags=2x1,k_steps=2,copy=cpasync,stages=3,store=direct", SM80)
 
 
@@ -35,3 +37,47 @@ def test_a_hazard_has_no_profile() -> None:
     broken = nvrtc.compile_source(source.text.replace("__syncthreads();", "", 1), source.kernel, SM80)
     with pytest.raises(HazardFault, match="race"):
         profile.count(CONFIG, broken, _problem(4))
+
+
+#: Every way of feeding, copying, storing and keeping sums, with each shape and arrangement somewhere.
+KINDS = (
+    ("sm_80", "warps=2x1,frags=2x4,copy=cpasync,stages=3,pad_a=8,pad_b=0,store=staged,k_steps=2"),
+    ("sm_80", "inst=8x32x16,warps=1x2,frags=2x1,copy=cpasync,arrange_a=tiles,arrange_b=tiles,layout=cr,pad_a=8"),
+    ("sm_80", "inst=32x8x16,warps=2x2,frags=1x2,copy=cpasync,residency=global,layout=rc,k_steps=4"),
+    ("sm_80", "d=f16,epilogue=linear,layout=cc,warps=1x2,frags=2x2,copy=cpasync,fragment_buffers=2,k_steps=2"),
+    ("sm_80", "epilogue=linear,store=direct,warps=1x2,frags=1x2,copy=cpasync,stages=2"),
+    ("sm_75", "feed=global,inst=8x32x16,warps=2x1,frags=2x2"),
+    ("sm_75", "feed=global,acc=f16,d=f16,store=staged,warps=1x1,frags=1x2,layout=rc"),
+    ("sm_75", "copy=ld,stages=2,align_a=2,align_b=4,align_d=1,warps=2x2,frags=2x2,k_steps=2"),
+    ("sm_75", "copy=ld,stages=1,align_a=2,align_b=4,align_d=1,layout=cr,warps=1x2,frags=2x2"),
+)
+
+
+@pytest.mark.parametrize(("arch", "text"), KINDS)
+def test_what_is_derived_is_what_is_counted(arch: str, text: str) -> None:
+    target = find(arch)
+    config = read_config(text, target)
+    assert profile.work_of(config, trial.build(config, target)[1]) == work.of(config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "copy=ld,stages=2,inst=16x16x16,warps=2x1,frags=4x2,k_steps=2,pad_a=8,pad_b=16",
+        "warps=2x1,frags=2x2,copy=ld,pad_a=8,pad_b=0,store=staged,k_steps=2",
+    ],
+)
+def test_wide_accesses_are_counted_as_the_compiler_splits_them(text: str) -> None:
+    """What is derived is what the text says; of some accesses of 16 bytes NVRTC makes four of 4, which conflict."""
+    config = read_config(text, SM75)
+    derived, counted = work.of(config), profile.work_of(config, trial.build(config, SM75)[1])
+    assert _without_shared(counted) == _without_shared(derived)
+    for each in ("shared_load_wavefronts", "shared_store_wavefronts"):
+        assert getattr(counted.slice, each) >= getattr(derived.slice, each)
+        eight = [getattr(done.once + done.slice * 8, each) for done in (counted, derived)]
+        assert eight[0] >= eight[1]
+
+
+def _without_shared(done: work.Work) -> work.Work:
+    parts = (replace(part, shared_load_wavefronts=0, shared_store_wavefronts=0) for part in (done.once, done.slice))
+    return work.Work(*parts)

@@ -39,7 +39,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "freivalds": (("reference", "layout", "config"), ()),
     "verdict": (("freivalds", "reference", "layout", "dtypes"), ()),
     "timing": (("errors",), ()),
-    "chips": ((), ()),
+    "chips": (("errors",), ()),
     "backends": (("arch", "nvrtc", "timing"), ()),
     "supervisor": (("errors",), ()),
     "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
@@ -63,7 +63,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "backends.cpu": (("backends", "executor", "nvrtc", "timing", "arch", "errors"), ()),
     "backends.pick": (
-        ("backends", "backends.product", "backends.cpu", "backends.gpu", "records", "arch", "errors"),
+        ("backends", "backends.product", "backends.cpu", "backends.gpu", "chips", "records", "arch", "errors"),
         (),
     ),
     "executor.numbers": ((), ()),
@@ -145,10 +145,12 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "records": (("timing",), ()),
+    "work": (("executor.counts", "derive", "config", "arch"), ()),
+    "estimate": (("work", "chips", "records", "derive", "config", "arch", "errors"), ()),
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
-            "backends", "chips",
+            "backends", "chips", "estimate",
             "records", "timing", "config", "arch", "errors",
         ),
         (),
@@ -179,12 +181,12 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
-            "backends.pick",
+            "chips", "estimate", "backends.pick",
             "timing", "config", "arch", "errors",
         ),
         (),
     ),
-    "profile": (("trial", "layout", "executor", "backends", "nvrtc", "config", "errors"), ()),
+    "profile": (("trial", "work", "layout", "derive", "executor", "backends", "nvrtc", "config", "errors"), ()),
     "inspection": (
         ("profile", "trial", "lint", "rules", "derive", "executor", "config", "arch", "errors"),
         (),
@@ -208,14 +210,14 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "show": (
         (
-            "job", "bench", "inspection", "ceilings", "tune", "trial", "mutants", "lint", "records", "rules", "space",
-            "doctor", "timing", "config",
+            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "records",
+            "rules", "space", "doctor", "timing", "config",
         ),
         ("rich",),
     ),
     "cli": (
         (
-            "ceiling", "ceilings", "inspection",
+            "ceiling", "ceilings", "inspection", "estimate", "chips", "profile",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch",
             "errors",

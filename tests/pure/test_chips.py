@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from wmmagen import chips, timing, trial
+from wmmagen.arch import ARCHS
 from wmmagen.chips import CHIPS, UNKNOWN_CLOCK_FACTOR, Chip
 from wmmagen.config import Epilogue, Operation, Problem
 from wmmagen.dtypes import BF16, F16, F32
@@ -132,3 +133,28 @@ def test_a_chip_or_a_type_without_a_row_has_the_limit_of_all() -> None:
 def test_nothing_to_compute_has_no_floor() -> None:
     empty = Problem.packed(Operation(F16, F32, F32), 64, 64, 0)
     assert trial.floor_us(empty, timed(2.0), H200) == 0.0
+
+
+def test_every_chip_has_a_name_of_its_own_on_the_command_line() -> None:
+    for text in ("t4", "2080ti", "3090", "a10", "l4", "l40s", "4090", "a100", "h100", "h200", "b200", "5090"):
+        assert chips.named(text.upper()) is chips.named(text)
+    assert chips.named("RTX 4090") is chips.named("4090") and chips.named("NVIDIA H200") is CHIPS["NVIDIA H200"]
+    assert all(chips.named(chip.key) is chip for chip in CHIPS.values())
+
+
+def test_what_an_estimate_counts_with_is_there() -> None:
+    for chip in CHIPS.values():
+        assert chip.sm in ARCHS and chip.multiprocessors > 0 and 1 <= chip.l2_mb <= 256
+        assert 16 <= chip.l2_bytes_per_clock <= 64 and 0 < chip.wmma_share <= 1
+        assert 500 < chip.clock_mhz <= 2600
+        per_clock, multiprocessors, _ = UNITS.get(chip.name, (1024, 142, 0) if chip.name == "L40S" else (8192, 148, 0))
+        assert chip.multiprocessors == multiprocessors
+        assert chip.f16_per_clock("f16") == pytest.approx(per_clock, rel=0.01)
+        assert chip.f16_per_clock("s32") is None
+
+
+@pytest.mark.parametrize(
+    ("sm", "name"), [(75, "T4"), (86, "RTX 3090"), (87, "RTX 3090"), (90, "H200"), (121, "RTX 5090")]
+)
+def test_an_architecture_stands_for_a_chip(sm: int, name: str) -> None:
+    assert chips.usual(sm).name == name

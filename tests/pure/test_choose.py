@@ -6,10 +6,10 @@ import dataclasses
 import random
 
 from wmmagen.arch import ARCHS
-from wmmagen.choose import Choice, choose, decided, latest, leading, ranking
+from wmmagen.choose import Choice, by_estimate, choose, decided, estimated, latest, leading, ranking
 from wmmagen.config import name, read_pairs
 from wmmagen.defaults import complete
-from wmmagen.records import Facts, Outcome, Record
+from wmmagen.records import Estimated, Facts, Outcome, Record
 from wmmagen.timing import Timing
 
 SM = ARCHS[80]
@@ -129,3 +129,38 @@ def test_a_new_leader_is_best_until_it_is_measured_again() -> None:
     found = decided(records, [record("stages=2", 8.0), record("stages=3", 7.0)])
     assert found is not None and found.best == records[2]
     assert decided([], [record("stages=2", 8.0)]) is None
+
+
+def guessed(text: str, us: float, chip: str = "A100 80 GB SXM", **more: object) -> Record:
+    return dataclasses.replace(record(text, **more), estimate=Estimated(us, chip, "l2"))  # type: ignore[arg-type]
+
+
+def test_without_times_the_smallest_estimate_of_a_right_one_wins() -> None:
+    a, b, c = guessed("stages=2", 40.0), guessed("stages=3", 30.0), guessed("stages=4", 33.0)
+    wrong = guessed("stages=5", 1.0, outcome=Outcome.WRONG)
+    unverified = guessed("k_steps=1", 2.0, outcome=Outcome.UNVERIFIED)
+    records = [a, b, wrong, unverified, c]
+    assert by_estimate(records) == Choice(b, c, 33.0 / 30.0 - 1, estimated=True)
+    assert estimated(records) == [b, c, a]
+    assert choose(records) is None and by_estimate([wrong, unverified]) is None
+    assert by_estimate([a]) == Choice(a, estimated=True)
+
+
+def test_where_a_time_ranks_no_estimate_does() -> None:
+    fast = guessed("stages=2", 1.0)
+    assert estimated([fast, record("stages=3", 50.0)]) == []
+    # A foreign time is none that ranks.
+    assert estimated([fast, record("stages=3", 50.0, foreign=True)]) == [fast]
+    # One that was taken back by a later record was measured all the same.
+    assert by_estimate([record("stages=3", 50.0), guessed("stages=3", 20.0)]) is None
+
+
+def test_estimates_for_two_chips_are_not_compared() -> None:
+    first, second = guessed("stages=2", 1.0, "A100 40 GB"), guessed("stages=3", 30.0)
+    assert estimated([first, second]) == [second]
+
+
+def test_leading_are_in_the_order_of_their_estimates() -> None:
+    slow, fast = guessed("warps=2x2,frags=4x4", 40.0, facts=facts()), guessed("stages=4", 30.0, facts=facts(spill=64))
+    without = record("warps=2x2,frags=4x2", facts=facts())
+    assert leading([without, slow, fast], SM) == [fast, slow, without]

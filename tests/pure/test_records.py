@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from wmmagen.records import Facts, Outcome, Record, tally, to_text
+from wmmagen.records import Estimated, Facts, Outcome, Record, tally, to_text
 from wmmagen.timing import Timing
 
 FACTS = Facts(128, 0, 16, 37_888, 128, 4, 0.25, "nvrtc 13.0")
@@ -36,6 +36,27 @@ def test_only_a_right_timed_record_of_its_own_card_ranks() -> None:
     assert not dataclasses.replace(PLAIN, timing=None).ranks
     assert not dataclasses.replace(PLAIN, foreign=True).ranks
     assert not any(dataclasses.replace(PLAIN, outcome=o).ranks for o in Outcome if o is not Outcome.OK)
+
+
+def test_a_record_survives_with_its_estimate_and_an_old_one_without() -> None:
+    guess = Estimated(931.25, "T4", "tensor")
+    record = dataclasses.replace(PLAIN, backend="cpu", timing=None, estimate=guess)
+    plain = json.loads(json.dumps(record.to_json()))
+    assert Record.from_json(plain) == record
+    old = {key: value for key, value in plain.items() if key != "estimate"}
+    assert Record.from_json(old) == dataclasses.replace(record, estimate=None)
+    with pytest.raises(ValueError, match="not a record"):
+        Record.from_json({**plain, "estimate": {"seconds": 3}})
+
+
+def test_an_estimate_ranks_where_it_is_right_and_no_time_does() -> None:
+    guess = Estimated(931.25, "T4", "tensor")
+    right = dataclasses.replace(PLAIN, timing=None, estimate=guess)
+    assert right.ranks_by_estimate and not right.ranks
+    assert dataclasses.replace(right, timing=TIMING, foreign=True).ranks_by_estimate
+    assert not dataclasses.replace(right, timing=TIMING).ranks_by_estimate
+    others = [o for o in Outcome if o is not Outcome.OK]
+    assert not any(dataclasses.replace(right, outcome=o).ranks_by_estimate for o in others)
 
 
 def test_text_is_one_object_a_line_in_a_fixed_order_of_keys() -> None:

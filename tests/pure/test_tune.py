@@ -26,7 +26,7 @@ from wmmagen.choose import choose
 from wmmagen.config import KernelConfig, Operation, Problem, name, parse, read_pairs
 from wmmagen.defaults import operation_of
 from wmmagen.errors import LaunchFault, MissingPiece, OutOfTime, RequestError, StudyError
-from wmmagen.records import Outcome, Record
+from wmmagen.records import Estimated, Outcome, Record
 from wmmagen.space import Space, point_of
 from wmmagen.timing import Timing
 from wmmagen.tune import Ahead, Progress, Proposer, Study, find_study, open_study, sweep
@@ -67,6 +67,11 @@ def timed(config: KernelConfig, arch: Arch = ARCHS[80]) -> Record:
 
 def untimed(config: KernelConfig) -> Record:
     return Record(name(config), "sm_80", SIZE, Outcome.UNVERIFIED)
+
+
+def guessed(config: KernelConfig) -> Record:
+    guess = Estimated(cost_us(config, ARCHS[80]), "A100 80 GB SXM", "l2")
+    return Record(name(config), "sm_80", SIZE, Outcome.OK, backend="cpu", estimate=guess)
 
 
 def failed(config: KernelConfig) -> Record:
@@ -286,14 +291,14 @@ def test_what_is_foreseen_comes(trial: Callable[[KernelConfig], Record], exhaust
     longest = 0
     for _ in range(len(space)):
         # What was foreseen earlier is never taken back.
-        now = proposer.foreseen(5, timed=trial is timed)
+        now = proposer.foreseen(5, costed=trial is timed)
         assert now[: len(foreseen)] == foreseen[:5]
         longest = max(longest, len(now))
         (came,) = run(proposer, trial, 1)
         assert came == (now or [came])[0]
         foreseen = now[1:]
     assert longest == 5
-    assert proposer.foreseen(5, timed=trial is timed) == []
+    assert proposer.foreseen(5, costed=trial is timed) == []
 
 
 def test_without_times_everything_is_foreseen() -> None:
@@ -301,19 +306,19 @@ def test_without_times_everything_is_foreseen() -> None:
     for exhaustive in (False, True):
         proposer = Proposer(space, exhaustive=exhaustive)
         run(proposer, untimed, 7)
-        assert len(proposer.foreseen(10**6, timed=False)) == len(space) - 7
+        assert len(proposer.foreseen(10**6, costed=False)) == len(space) - 7
 
 
 def test_with_times_the_start_is_foreseen_and_nothing_after_it() -> None:
     space = Space(F32, ARCHS[90])
     begin = len(seeds.for_space(space))
     proposer = Proposer(space)
-    start = proposer.foreseen(100, timed=True)
+    start = proposer.foreseen(100, costed=True)
     assert begin <= len(start) < 100
     # Seeds that are timed are among the times that end the start.
     assert len(start) == max(begin, 8)
     assert run(proposer, timed, len(start)) == start
-    assert proposer.foreseen(100, timed=True) == []
+    assert proposer.foreseen(100, costed=True) == []
 
 
 def test_without_a_clock_the_points_are_spread() -> None:
@@ -324,6 +329,54 @@ def test_without_a_clock_the_points_are_spread() -> None:
     # Not copy: feed=global has one point for hundreds of the others, so that so few even draws can miss it.
     for axis in ("warps_m", "frags_n", "stages", "pad_b", "arrange_a", "store", "raster"):
         assert {point_of(c)[axis] for c in tried} == set(space.live[axis])
+
+
+def likely(config: KernelConfig) -> float:
+    return cost_us(config, ARCHS[80])
+
+
+def test_a_guess_orders_the_first_trials_but_for_some_that_are_drawn_evenly() -> None:
+    space = many()
+    even = run(Proposer(space, seed=1, first=[]), untimed, 40)
+    tried = run(Proposer(space, seed=1, first=[], guess=likely), untimed, 40)
+    # Every fourth is drawn evenly; the others are the best of 256, which is better than the best tenth of all.
+    best = sorted(likely(config) for config in space.sample(random.Random(9), 400))
+    drawn = [likely(config) for place, config in enumerate(tried) if place % 4 == 0]
+    pooled = [likely(config) for place, config in enumerate(tried) if place % 4]
+    assert pooled == sorted(pooled) and pooled[4] < best[40]
+    assert sorted(drawn)[5] > best[40]
+    assert tried[0] == even[0]
+
+
+@pytest.mark.parametrize("trial", [timed, guessed, untimed, failed])
+def test_with_a_guess_a_proposal_depends_on_the_history_only(trial: Callable[[KernelConfig], Record]) -> None:
+    space = many()
+    tried = run(Proposer(space, seed=1, guess=likely), trial, 25)
+    resumed = Proposer(space, seed=1, guess=likely)
+    for config in tried[:10]:
+        resumed.tell(trial(config))
+    assert run(resumed, trial, 15) == tried[10:] and len(set(tried)) == 25
+    ahead = Proposer(space, seed=1, guess=likely).foreseen(8, costed=trial is not untimed)
+    assert ahead == tried[:8]
+
+
+def test_estimates_lead_the_search_where_there_are_no_times() -> None:
+    tried = run(Proposer(many(), seed=4), guessed, 60)
+    assert tried == run(Proposer(many(), seed=4), timed, 60)
+    assert min(map(likely, tried[30:])) < min(map(likely, tried[:8]))
+
+
+def test_where_there_are_times_no_estimate_leads() -> None:
+    space = few()
+    times, both = Proposer(space, seed=2), Proposer(space, seed=2)
+    points = space.sample(random.Random(3), 30)
+    for config in points[:10]:
+        both.tell(replace(guessed(config), estimate=Estimated(0.001, "A100 80 GB SXM", "l2")))
+        times.tell(untimed(config))
+    for config in points[10:]:
+        times.tell(timed(config))
+        both.tell(timed(config))
+    assert run(both, timed, 10) == run(times, timed, 10)
 
 
 def test_what_failed_or_is_foreign_is_never_taken_for_good() -> None:
@@ -456,7 +509,7 @@ def test_what_is_begun_ahead_changes_no_record(
             assert len(begun) == min(len(tried) + 5, 30)
         return trial(config)
 
-    ahead = Ahead(begun.append, 6, timed=trial is timed)
+    ahead = Ahead(begun.append, 6, costed=trial is timed)
     study = open_at(tmp_path / "ahead.db")
     sweep(few(), watched, study, trials=30, exhaustive=exhaustive, ahead=ahead)
     assert study.records() == plain.records()

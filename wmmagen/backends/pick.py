@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from wmmagen import chips
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.cpu import CpuBackend
 from wmmagen.backends.product import Library
+from wmmagen.chips import Chip
 from wmmagen.errors import ConfigError, MissingPiece
 from wmmagen.records import Outcome, Record
 
@@ -114,6 +116,11 @@ class Place:
         )
 
 
+def sweeping(place: Place) -> str:
+    """The first line of a sweep: where no time ranks, it says what does."""
+    return place.first_line if place.backend is None or place.ranks else f"{place.first_line} Estimates rank."
+
+
 def pick(kind: str, arch: Arch, *, strict_isa: bool = False) -> Place:
     """The place for kernels of ``arch``.
 
@@ -151,6 +158,21 @@ def _best_gpu(arch: Arch) -> GpuBackend:
         names = ", ".join(str(d) for d in found)
         raise MissingPiece(f"no GPU here can run {arch} kernels ({names})", "--arch of the card, or another card")
     return gpu.GpuBackend(able[0].index)
+
+
+def chip(arch: Arch) -> Chip:
+    """The chip that an estimate for ``arch`` means: that of a GPU here, or the usual one of the architecture.
+
+    A GPU of another architecture, or one that the table of chips does not have, does not count.
+    """
+    from wmmagen.backends import gpu
+
+    try:
+        found = gpu.devices()
+    except MissingPiece:
+        return chips.usual(arch.sm)
+    here = (chips.find(str(device)) for device in found if device.sm == arch.sm)
+    return next((one for one in here if one is not None), chips.usual(arch.sm))
 
 
 def default_arch() -> Arch:

@@ -1,0 +1,167 @@
+"""The estimate: in the order of what was measured, and with the properties that every such model has."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+
+from tests import measured
+from wmmagen import chips, derive, estimate, work
+from wmmagen.arch import ARCHS, REGISTERS_PER_SM, Arch
+from wmmagen.chips import Chip
+from wmmagen.config import KernelConfig, Operation, Problem, parse
+from wmmagen.defaults import read_config
+from wmmagen.dtypes import F16, F32, S8, S32
+from wmmagen.errors import ConfigError
+from wmmagen.estimate import Estimate, Footprint
+from wmmagen.records import Record
+from wmmagen.space import Space
+
+PLAIN = Operation(F16, F32, F32)
+T4, H200 = chips.named("t4"), chips.named("h200")
+SM75, SM90 = ARCHS[75], ARCHS[90]
+SPACE = Space(PLAIN, SM90, problem=Problem.packed(PLAIN, 4096, 4096, 4096))
+DRAWN = SPACE.sample(random.Random(7), 40)
+
+
+def cube(n: int) -> Problem:
+    return Problem.packed(PLAIN, n, n, n)
+
+
+def guess(config: KernelConfig, problem: Problem, chip: Chip = H200, arch: Arch = SM90, **more: object) -> Estimate:
+    return estimate.estimate(config, arch, chip, problem, **more)  # type: ignore[arg-type]
+
+
+def of_record(record: Record, *, facts: bool) -> float:
+    config = parse(record.name)
+    size = [int(part) for part in record.problem.split("x")]
+    known = estimate.compiled(record.facts) if facts and record.facts else None
+    chip = chips.find(record.device)
+    assert chip is not None
+    return guess(config, Problem.packed(config.operation, *size), chip, footprint=known).us
+
+
+@pytest.mark.parametrize("facts", [False, True], ids=["nothing is compiled", "the compiler's facts"])
+@pytest.mark.parametrize("path", measured.variants(), ids=lambda path: path.stem)
+def test_the_order_is_that_of_the_measured_times(path: object, facts: bool) -> None:
+    """The demand is 0.8; what is reached lies above 0.93, and a change of the model must not lose it unseen."""
+    records = measured.read(path)  # type: ignore[arg-type]
+    assert len(records) >= 100
+    times = [record.timing.median_us for record in records if record.timing]
+    guessed = [of_record(record, facts=facts) for record in records]
+    assert measured.spearman(times, guessed) > 0.9
+    # The best of the five that are estimated to be fastest is hardly slower than the fastest.
+    leaders = sorted(zip(guessed, times, strict=True))[:5]
+    assert min(time for _, time in leaders) < 1.3 * min(times)
+
+
+def test_the_known_kernels_of_a_t4_are_in_order_and_within_a_factor_of_two() -> None:
+    pairs = []
+    for known in measured.T4:
+        config = read_config(known.nearest, SM75)
+        pairs += [(us, guess(config, cube(n), T4, SM75).us) for n, us in known.us.items()]
+    assert all(0.5 < guessed / us < 2 for us, guessed in pairs)
+    for one, other in ((a, b) for a in pairs for b in pairs if a[0] > 1.15 * b[0]):
+        assert one[1] > other[1]
+
+
+@pytest.mark.parametrize("field", ["l2_bytes_per_clock", "dram_gb_per_s", "l2_mb", "wmma_share"])
+def test_more_of_a_resource_is_never_slower(field: str) -> None:
+    richer = dataclasses.replace(H200, **{field: 2 * getattr(H200, field)})
+    for config in DRAWN:
+        assert guess(config, cube(4096), richer).us <= guess(config, cube(4096)).us
+
+
+def test_a_higher_clock_is_never_slower() -> None:
+    faster = dataclasses.replace(H200, sustained_mhz=2 * 1980)
+    assert all(guess(config, cube(4096), faster).us <= guess(config, cube(4096)).us for config in DRAWN)
+
+
+def test_twice_the_depth_takes_longer_and_not_more_than_twice() -> None:
+    for config in DRAWN:
+        once = guess(config, Problem.packed(PLAIN, 4096, 4096, 4096)).us
+        twice = guess(config, Problem.packed(PLAIN, 4096, 4096, 8192)).us
+        assert once < twice <= 2 * once
+
+
+def test_spills_and_fewer_resident_blocks_are_never_faster() -> None:
+    for config in DRAWN:
+        free = dataclasses.replace(estimate.predicted(config, SM90), spill_bytes=0, stack_bytes=0)
+        spilled = dataclasses.replace(free, spill_bytes=800, stack_bytes=400)
+        assert guess(config, cube(4096), footprint=spilled).us > guess(config, cube(4096), footprint=free).us
+
+
+def test_one_block_more_than_fits_is_another_wave() -> None:
+    config = read_config("warps=2x2,frags=4x4,copy=cpasync,stages=3", SM90)
+    foot = Footprint(200, 0, 0, 1, compiled=True)
+    block = derive.values(config)["BLOCK_M"]
+
+    def blocks(number: int) -> Estimate:
+        wide = Problem.packed(PLAIN, block, number * derive.values(config)["BLOCK_N"], 2048)
+        return guess(config, wide, footprint=foot)
+
+    full, more, two = (blocks(n) for n in (132, 133, 264))
+    assert (full.waves, full.quantization) == (1.0, 1.0)
+    assert more.quantization == pytest.approx(2 / (133 / 132))
+    assert blocks(131).us <= full.us < 0.7 * more.us
+    assert more.us <= two.us
+
+
+def test_the_limiting_resource_is_the_one_with_the_most_time() -> None:
+    for config in DRAWN:
+        made = guess(config, cube(2048))
+        assert made.limiting == max(made.resources, key=lambda name: made.resources[name])
+        alone = max(made.resources.values())
+        assert alone < made.us <= sum(made.resources.values()) + made.fill_us + made.launch_us
+        assert made.tflops == pytest.approx(2 * 2048**3 / made.us / 1e6)
+
+
+def test_known_kernels_are_limited_by_what_limits_them() -> None:
+    conflicts = "warps=2x2,frags=4x4,copy=cpasync,stages=3,k_steps=4,pad_a=0,pad_b=0"
+    assert guess(read_config(conflicts, SM90), cube(4096)).limiting == "shared"
+    assert guess(read_config("residency=global,warps=2x2,frags=2x2", SM90), cube(2048)).limiting == "l2"
+    assert guess(read_config("feed=global,warps=1x1,frags=1x1", SM75), cube(2048), T4, SM75).limiting == "l2"
+
+
+def test_nothing_to_launch_takes_the_launch_and_no_more() -> None:
+    made = guess(DRAWN[0], Problem.packed(PLAIN, 0, 64, 64))
+    assert (made.us, made.limiting, dict(made.resources)) == (estimate.LAUNCH_US, "launch", {})
+    assert guess(DRAWN[0], Problem.packed(PLAIN, 4096, 4096, 0)).limiting == "launch"
+
+
+def test_types_without_a_rate_have_no_estimate() -> None:
+    config = dataclasses.replace(DRAWN[0], operation=Operation(S8, S32, S32))
+    assert not estimate.priced(config.operation, H200)
+    with pytest.raises(ConfigError, match="rate of H200 for s8"):
+        guess(config, Problem.packed(config.operation, 4096, 4096, 4096))
+
+
+def test_what_is_predicted_keeps_the_limits() -> None:
+    for config in SPACE.sample(random.Random(8), 300):
+        foot = estimate.predicted(config, SM90)
+        threads = derive.values(config)["THREADS"]
+        assert 0 < foot.registers <= 255 and foot.registers * threads * config.min_blocks <= REGISTERS_PER_SM
+        assert (foot.spill_bytes > 0) == (foot.stack_bytes > 0) and foot.resident >= 1 and not foot.compiled
+
+
+def test_the_work_of_all_blocks_is_the_problem() -> None:
+    problem = cube(4096)
+    for config in DRAWN:
+        known = derive.values(config, problem=problem)
+        done, slices = work.of(config), problem.k // known["BLOCK_K"]
+        total = known["BLOCKS"] * (done.once + done.slice * slices).multiply_adds
+        assert total == math.prod((problem.m, problem.n, problem.k))
+        if known["residency_fragment"]:
+            least = problem.m * problem.n * known["D_BITS"] // 8 // 32
+            assert known["BLOCKS"] * done.once.global_store_sectors >= least
+            assert done.slice.global_store_sectors == 0
+
+
+def test_a_pad_of_sixteen_bytes_removes_conflicts() -> None:
+    rows = "inst=16x16x16,warps=2x2,frags=4x4,k_steps=4,copy=cpasync,stages=2,pad_a={0},pad_b={0}"
+    bare, padded = (work.of(read_config(rows.format(pad), SM90)).slice for pad in (0, 8))
+    assert bare.shared_load_wavefronts == 8 * padded.shared_load_wavefronts
+    assert bare.global_load_sectors == padded.global_load_sectors

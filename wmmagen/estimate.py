@@ -1,0 +1,370 @@
+"""How long a kernel should take on a chip, from what its blocks do and what the chip does per clock.
+
+It is never a measurement.
+
+The model is that of a roof with steps. Blocks run in waves: as many at a time as the chip holds, and the last wave may
+be a small one. In a wave, all resident blocks of a multiprocessor make one slice of K after another. A slice asks each
+resource of the multiprocessor for some cycles: the tensor units, the banks of shared memory, the issue slots, the L2,
+the DRAM; and it has a latency, which more resident blocks do not make longer. Were they all to overlap perfectly, a
+slice would take as long as the slowest of them; were none to, their sum. Kernels are in between: a slice takes the root
+of the sum of squares, which is the slowest where it stands out, and more where several are alike. The limiting resource
+is the one with the largest time of its own.
+
+What a block does is derived (:mod:`wmmagen.work`) or counted from its PTX (:mod:`wmmagen.profile`); registers and
+spills are the compiler's where there is a binary, and predicted where not. What a chip does is in :mod:`wmmagen.chips`.
+The constants below have a meaning each and no variant has one of its own. Where a document gives none, their value is
+what put 120 variants on an H200 in their order (``sweeps/records/variants_sm_90_*_seed1_*``); another draw judges them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from wmmagen import derive, work
+from wmmagen.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM, SCHEDULERS, WARP_SIZE, Arch, occupancy
+from wmmagen.chips import Chip
+from wmmagen.config import Copy, Feed, KernelConfig, Operation, Order, Problem, Residency
+from wmmagen.errors import ConfigError
+from wmmagen.records import Facts
+from wmmagen.work import Work
+
+#: Microseconds from one launch to the next that are no work of the kernel: in a graph, the card drains and fills again.
+LAUNCH_US = 2.0
+#: Cycles until a loaded value is there. From the L2: 188 on a T4 ("Dissecting the NVIDIA Turing T4 GPU via
+#: Microbenchmarking"), about 260 on A100 and H100 ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture",
+#: W. Luo and others, 2024), more under load. From shared memory about 30 on all of them (both).
+L2_LATENCY, SHARED_LATENCY = 270, 30
+#: Cycles of a dependent matrix instruction: 33 of m16n8k16 with f32 sums on an H100 (the latter).
+MATRIX_LATENCY = 33
+#: Cycles that a block's warps wait for the last of them at a barrier.
+BARRIER_CYCLES = 30
+#: Cycles in which a block begins: its addresses, its zeroed sums, its first instructions from memory.
+BEGIN_CYCLES = 500
+#: Bytes of spilled registers that a multiprocessor moves per clock: half of what shared memory does.
+LOCAL_BYTES_PER_CLOCK = 64
+#: Bytes that one wavefront of shared memory moves, and of a sector of global memory.
+_WAVEFRONT_BYTES, _SECTOR_BYTES = 128, 32
+#: Bytes of an operand that one load of four 8x8 matrices brings.
+_LDSM_BYTES = 512
+#: Machine instructions: of a copy past the registers and through them, with their addresses; of a load of matrices with
+#: its address; of a slice's loop.
+_ASYNC_COPY, _COPY, _MATRIX_LOAD, _LOOP = 3, 4, 2, 20
+#: Multiply-adds of one machine instruction: HMMA.1688 of Turing, HMMA.16816 of its successors.
+_TURING_PRODUCTS, _PRODUCTS = 1024, 2048
+#: 2^10 bytes of L1 and shared memory together, by the first compute capability that has them.
+#: Source: CUDA C++ Programming Guide, "Compute Capabilities", unified data cache.
+_DATA_CACHE_KB = {75: 96, 80: 192, 86: 128, 87: 192, 89: 128, 90: 256, 120: 128}
+
+#: Registers beside sums, operands and copies: places, counters, what the compiler keeps at hand.
+_OTHER_REGISTERS = 32
+#: Registers of a copy: a 64-bit pointer and an offset.
+_COPY_REGISTERS = 3
+#: What a compiler that is short of registers can do without: it computes pointers and places again.
+_SPARE_REGISTERS, _SPARE_COPY_REGISTERS = 24, 2
+#: A register that does not fit is stored and loaded again, 4 bytes each, in every step along K.
+_SPILL_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a block takes of a multiprocessor.
+
+    Attributes:
+        registers: per thread.
+        spill_bytes: stores and loads of spilled registers, per thread.
+        stack_bytes: where they lie, per thread.
+        resident: blocks on one multiprocessor.
+        compiled: the compiler said so; else predicted.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    resident: int
+    compiled: bool
+
+
+def compiled(facts: Facts) -> Footprint:
+    """What the compiler said."""
+    return Footprint(facts.registers, facts.spill_bytes, facts.stack_bytes, max(facts.occupancy, 1), True)
+
+
+def predicted(config: KernelConfig, arch: Arch) -> Footprint:
+    """What the compiler is likely to say.
+
+    Sums and operands of a step are in registers, a slice on its way through them too, and every copy has a pointer. In
+    one stage a slice waits there while no operand is held; in two stages both are. Against 120 variants for sm_90, the
+    registers of those that were free of limits were within 10 of this (standard deviation).
+    """
+    known = derive.values(config)
+    tiles = config.frags.m * config.inst.m * config.inst.k + config.frags.n * config.inst.n * config.inst.k
+    operands = tiles * known["A_BITS"] // (32 * WARP_SIZE)
+    staged = config.feed is Feed.SHARED
+    copies = (known["A_COPIES"] + known["B_COPIES"]) if staged else config.frags.m + config.frags.n
+    if staged and config.copy is Copy.LD:
+        bits = known["A_COPIES"] * known["ALIGN_A"] + known["B_COPIES"] * known["ALIGN_B"]
+        held = -(-bits * known["A_BITS"] // 32)
+        operands = max(operands, held) if config.stages == 1 else operands + held
+    wanted = known["ACC_REGISTERS"] + operands + _COPY_REGISTERS * copies + _OTHER_REGISTERS
+    needed = wanted - _SPARE_REGISTERS - _SPARE_COPY_REGISTERS * copies
+    limit = min(MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM // (known["THREADS"] * config.min_blocks) // 8 * 8)
+    registers, excess = min(wanted, limit), max(needed - limit, 0)
+    resident = occupancy(arch, known["THREADS"], registers, known["SHARED_BYTES"])
+    return Footprint(registers, _SPILL_BYTES * config.k_steps * excess, 4 * excess, max(resident, 1), False)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimated time, and what it is made of. Every time is in microseconds.
+
+    Attributes:
+        us: of one launch.
+        limiting: the resource that alone would take longest.
+        resources: how long each would take alone: ``tensor``, ``shared``, ``issue``, ``l2``, ``dram``, ``latency``.
+        fill_us: of beginning and ending blocks, in which no slice is multiplied.
+        launch_us: between launches.
+        waves: of blocks; a whole number where the last one is full.
+        quantization: the whole waves that run, for each wave of work; 1 where the last one is full.
+        footprint: of a block.
+        chip: its name.
+        tflops: 10^12 operations per second that ``us`` would be.
+    """
+
+    us: float
+    limiting: str
+    resources: Mapping[str, float]
+    fill_us: float
+    launch_us: float
+    waves: float
+    quantization: float
+    footprint: Footprint
+    chip: str
+    tflops: float
+
+    def as_json(self) -> dict[str, Any]:
+        """An element of ``rows`` of ``estimate --json``, without the name."""
+        return {
+            "estimated_us": self.us,
+            "tflops": self.tflops,
+            "limiting": self.limiting,
+            "resources": dict(self.resources),
+            "fill_us": self.fill_us,
+            "launch_us": self.launch_us,
+            "waves": self.waves,
+            "quantization": self.quantization,
+            **asdict(self.footprint),
+        }
+
+
+def priced(operation: Operation, chip: Chip) -> bool:
+    """Whether the chip's rate of the operation's products is known, so that there can be an estimate."""
+    return _published(operation, chip) is not None
+
+
+def estimate(
+    config: KernelConfig,
+    arch: Arch,
+    chip: Chip,
+    problem: Problem,
+    *,
+    footprint: Footprint | None = None,
+    counted: Work | None = None,
+) -> Estimate:
+    """The time that one launch of ``config`` should take.
+
+    Args:
+        arch: that it is compiled for.
+        chip: that it runs on.
+        problem: warm: what fits into the L2 is there already.
+        footprint: what the compiler said; None where it was not asked.
+        counted: what its PTX does; None for what follows from the configuration.
+
+    Raises:
+        ConfigError: the chip's rate of such products is not known.
+    """
+    return _Launch(config, arch, chip, problem, footprint or predicted(config, arch), counted or work.of(config)).told()
+
+
+class _Launch:
+    """One launch on one chip."""
+
+    def __init__(
+        self, config: KernelConfig, arch: Arch, chip: Chip, problem: Problem, footprint: Footprint, done: Work
+    ) -> None:
+        self._config, self._chip, self._problem, self._footprint, self._work = config, chip, problem, footprint, done
+        self._known = derive.values(config)
+        self._sm = arch.sm
+        self._rate = _rate(config, chip)
+        self._warps = self._known["THREADS"] // WARP_SIZE
+        self._grid = problem.m // self._known["BLOCK_M"], problem.n // self._known["BLOCK_N"]
+        self._slices = problem.k // self._known["BLOCK_K"]
+
+    def told(self) -> Estimate:
+        """The estimate."""
+        blocks = self._grid[0] * self._grid[1]
+        capacity = self._chip.multiprocessors * self._footprint.resident
+        waves = blocks / capacity
+        alone: dict[str, float] = {}
+        cycles = fill = 0.0
+        for count, number in ((capacity, blocks // capacity), (blocks % capacity, 1)):
+            if not count or not number:
+                continue
+            resources, begun = self._slice(count), self._ends(count)
+            for name, value in resources.items():
+                alone[name] = alone.get(name, 0.0) + number * self._slices * value
+            cycles += number * (self._slices * math.sqrt(sum(v * v for v in resources.values())) + begun)
+            fill += number * begun
+        clock = self._chip.clock_mhz
+        us = cycles / clock + LAUNCH_US
+        p = self._problem
+        return Estimate(
+            us=us,
+            limiting=max(alone, key=lambda name: alone[name]) if alone and self._slices else "launch",
+            resources={name: value / clock for name, value in alone.items()},
+            fill_us=fill / clock,
+            launch_us=LAUNCH_US,
+            waves=waves,
+            quantization=math.ceil(waves) / waves if waves else 1.0,
+            footprint=self._footprint,
+            chip=self._chip.name,
+            tflops=2.0 * p.m * p.n * p.k / us / 1e6,
+        )
+
+    def _slice(self, blocks: int) -> dict[str, float]:
+        """Cycles that each resource takes while ``blocks`` blocks of the grid make one slice each."""
+        chip, one, spilled = self._chip, self._work.slice, self._spilled()
+        each = -(-blocks // chip.multiprocessors)
+        active = min(blocks, chip.multiprocessors)
+        # A scheduler has its own tensor unit and issue slot: fewer warps than schedulers leave some idle.
+        busy = min(SCHEDULERS, each * self._warps)
+        sectors = one.global_load_sectors + one.global_store_sectors
+        wavefronts = one.shared_load_wavefronts + one.shared_store_wavefronts
+        far, farther = self._overflow(each, active)
+        l2 = _SECTOR_BYTES * sectors + spilled * far
+        return {
+            "tensor": each * 2 * one.multiply_adds / self._rate * SCHEDULERS / busy,
+            "shared": each * (wavefronts + spilled / LOCAL_BYTES_PER_CLOCK),
+            "issue": each * self._issued() / busy,
+            "l2": each * l2 / self._l2_share(active),
+            "dram": self._operands_from_dram(blocks) + self._dram_cycles(blocks * spilled * farther),
+            "latency": float(self._latency()),
+        }
+
+    def _l2_share(self, active: int) -> float:
+        """Bytes per clock for each of ``active`` multiprocessors: one alone cannot take much more than its share."""
+        chip = self._chip
+        return chip.l2_bytes_per_clock * min(chip.multiprocessors / active, 2.0)
+
+    def _dram_cycles(self, nbytes: float) -> float:
+        return nbytes / (self._chip.dram_gb_per_s * 1e3 / self._chip.clock_mhz)
+
+    def _spilled(self) -> float:
+        """Bytes of spilled registers that a block moves in a slice."""
+        return float(self._footprint.spill_bytes * self._known["THREADS"])
+
+    def _overflow(self, each: int, active: int) -> tuple[float, float]:
+        """Which part of the spilled registers does not fit into the L1, and which not into the L2 either."""
+        lying = each * self._footprint.stack_bytes * self._known["THREADS"]
+        if not lying:
+            return 0.0, 0.0
+        first = max(_data_cache_bytes(self._sm) - each * self._known["SHARED_BYTES"], 0)
+        far = max(0.0, 1 - first / lying)
+        return far, far * max(0.0, 1 - self._chip.l2_mb * 2**20 / (lying * active))
+
+    def _issued(self) -> float:
+        """Machine instructions of a block's warps in a slice."""
+        c, known, one = self._config, self._known, self._work.slice
+        products = one.multiply_adds / (_TURING_PRODUCTS if self._sm < 80 else _PRODUCTS)
+        tiles = (c.frags.m * c.inst.m + c.frags.n * c.inst.n) * c.inst.k * known["A_BITS"] // 8
+        loads = max(tiles // _LDSM_BYTES, 1) * c.k_steps * self._warps
+        copies = 0
+        if c.feed is Feed.SHARED:
+            copies = one.global_load_requests * (_COPY if c.copy is Copy.LD else _ASYNC_COPY)
+        else:
+            loads = one.global_load_requests
+        spilled = self._spilled() / (4 * WARP_SIZE)
+        return float(products + _MATRIX_LOAD * loads + copies + spilled + _LOOP * self._warps)
+
+    def _latency(self) -> float:
+        """Cycles from the beginning of a block's slice to its end, were it alone."""
+        c = self._config
+        per_scheduler = -(-self._warps // SCHEDULERS)
+        tile: float = 2 * c.inst.m * c.inst.n * c.inst.k / (self._rate / SCHEDULERS)
+        # With one buffer the operands of a step are waited for before it; with two, only those of the first.
+        waits = c.k_steps if c.fragment_buffers == 1 else 1
+        source = SHARED_LATENCY if c.feed is Feed.SHARED else L2_LATENCY
+        multiplied = waits * source + c.k_steps * c.frags.m * c.frags.n * tile * per_scheduler + MATRIX_LATENCY
+        sums = 2 * L2_LATENCY if c.residency is Residency.GLOBAL else 0
+        return sums + self._pipelined(multiplied)
+
+    def _pipelined(self, multiplied: float) -> float:
+        """The same, with the copies of the next slices, as far as the pipeline hides them."""
+        c = self._config
+        if c.feed is not Feed.SHARED:
+            return multiplied
+        if c.copy is Copy.LD and c.stages == 1:
+            return L2_LATENCY + SHARED_LATENCY + multiplied + 2 * BARRIER_CYCLES
+        if c.copy is Copy.LD:
+            return max(L2_LATENCY, multiplied) + SHARED_LATENCY + BARRIER_CYCLES
+        ahead = max(c.stages - 1, 1)
+        return max(multiplied, L2_LATENCY / ahead) + BARRIER_CYCLES
+
+    def _ends(self, blocks: int) -> float:
+        """Cycles of a block's beginning and end: the first slice is waited for, and D is stored."""
+        once = self._work.once
+        each = -(-blocks // self._chip.multiprocessors)
+        sectors = max(once.global_store_sectors, 0) + max(once.global_load_sectors, 0)
+        stored = each * _SECTOR_BYTES * sectors / self._l2_share(min(blocks, self._chip.multiprocessors))
+        passes = each * max(once.shared_load_wavefronts + once.shared_store_wavefronts, 0)
+        return BEGIN_CYCLES + 2 * L2_LATENCY + max(stored, passes)
+
+    def _operands_from_dram(self, blocks: int) -> float:
+        """Cycles of the DRAM for one slice of a wave: what the L2 holds not from one wave, or launch, to the next."""
+        p, known = self._problem, self._known
+        element, size = known["A_BITS"] / 8, self._chip.l2_mb * 2**20
+        operands = (p.m + p.n) * p.k * element
+        result = p.m * p.n * known["D_BITS"] / 8
+        if operands + result <= size:
+            return 0.0
+        rows, cols = _together(self._config, blocks, self._grid)
+        wave = (rows * known["BLOCK_M"] + cols * known["BLOCK_N"]) * known["BLOCK_K"] * element
+        share = blocks / (self._grid[0] * self._grid[1])
+        if operands <= size:
+            wave = min(wave, share * operands / max(self._slices, 1))
+        return self._dram_cycles(wave + share * result / max(self._slices, 1))
+
+
+def _rate(config: KernelConfig, chip: Chip) -> float:
+    """Operations of matrix products that a multiprocessor does per clock, as WMMA reaches them."""
+    o = config.operation
+    rate = _published(o, chip)
+    if rate is None:
+        raise ConfigError(
+            f"the rate of {chip.name} for {o.a.name} products summed in {o.acc.name} is not in the table of chips",
+            "estimates are made for a=f16 and a=bf16",
+        )
+    return rate * chip.wmma_share
+
+
+def _published(o: Operation, chip: Chip) -> float | None:
+    return chip.f16_per_clock(o.acc.name) if o.a.name in ("f16", "bf16") else None
+
+
+def _data_cache_bytes(sm: int) -> int:
+    return _DATA_CACHE_KB[max((first for first in _DATA_CACHE_KB if first <= sm), default=75)] * 1024
+
+
+def _together(config: KernelConfig, blocks: int, grid: tuple[int, int]) -> tuple[int, int]:
+    """Block rows and block columns of D that the first ``blocks`` blocks of a launch lie in."""
+    high, wide = grid
+    if config.raster.order is Order.LINEAR:
+        return min(-(-blocks // wide), high), min(blocks, wide)
+    along, across = (high, wide) if config.raster.order is Order.GROUPED else (wide, high)
+    group = min(config.raster.width, along)
+    whole, rest = divmod(blocks, group * across)
+    lines = min((whole + bool(rest)) * group, along)
+    deep = across if whole else min(-(-rest // group), across)
+    return (lines, deep) if config.raster.order is Order.GROUPED else (deep, lines)

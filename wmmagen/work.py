@@ -1,0 +1,236 @@
+"""What one block of a kernel does: once, and with every slice of K. Derived from the configuration, without a compiler.
+
+The figures are those that the CPU executor counts (:mod:`wmmagen.profile`), worked out from the derived numbers: each
+copy and each piece of a fragment has an address, and the same meter judges the addresses. Tests prove that both agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wmmagen import derive
+from wmmagen.arch import WARP_SIZE
+from wmmagen.config import KernelConfig
+from wmmagen.executor.counts import Counts, Meter
+
+Array = npt.NDArray[Any]
+
+#: Bytes of one access of a lane, at most.
+_WIDEST = 16
+#: Bytes that an access of a warp moves at a time: a wavefront of shared memory, four sectors of a line.
+_PASS = 128
+#: Leading dimension of the matrices in global memory, in elements. Which sectors a warp touches depends on where a
+#: row begins in a sector only, and rows of whole tiles begin alike whatever the dimension.
+_LEADING = 8192
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a block asks of the machine. Figures may be negative where they are a correction of what slices do.
+
+    Attributes:
+        multiply_adds: in matrix instructions.
+        tensor_instructions: matrix instructions of its warps, as PTX has them.
+        shared_load_wavefronts, shared_store_wavefronts: passes through the banks of shared memory.
+        global_load_requests, global_load_sectors: of its warps, and sectors of 32 bytes that they touch.
+        global_store_requests, global_store_sectors: the same of stores.
+        block_barriers: that it meets.
+    """
+
+    multiply_adds: int = 0
+    tensor_instructions: int = 0
+    shared_load_wavefronts: int = 0
+    shared_store_wavefronts: int = 0
+    global_load_requests: int = 0
+    global_load_sectors: int = 0
+    global_store_requests: int = 0
+    global_store_sectors: int = 0
+    block_barriers: int = 0
+
+    def __add__(self, other: Load) -> Load:
+        return Load(*(getattr(self, name) + getattr(other, name) for name in _FIGURES))
+
+    def __mul__(self, factor: int) -> Load:
+        return Load(*(getattr(self, name) * factor for name in _FIGURES))
+
+    def __sub__(self, other: Load) -> Load:
+        return self + other * -1
+
+
+_FIGURES = tuple(field.name for field in fields(Load))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one block does for a tile of D: ``once``, and ``slice`` for each slice of K."""
+
+    once: Load
+    slice: Load
+
+
+def from_counts(shorter: Counts, longer: Counts, slices: tuple[int, int]) -> Work:
+    """The work of a block from counts of launches of one block, on two lengths of K.
+
+    Args:
+        slices: of K in each of them.
+
+    Raises:
+        ValueError: the difference is no whole number of slices, so the kernel does not do the same in each.
+    """
+    first, second = (Load(*(getattr(counts, name) for name in _FIGURES)) for counts in (shorter, longer))
+    more, steps = second - first, slices[1] - slices[0]
+    if any(getattr(more, name) % steps for name in _FIGURES):
+        raise ValueError(f"{steps} more slices add {more}")
+    each = Load(*(getattr(more, name) // steps for name in _FIGURES))
+    return Work(first - each * slices[0], each)
+
+
+@lru_cache(maxsize=4096)
+def of(config: KernelConfig) -> Work:
+    """The work of one block of ``config``, where neither factor of the epilogue is 0."""
+    return _Block(config).work()
+
+
+class _Block:
+    """The derived numbers of a configuration, and what its block does with them."""
+
+    def __init__(self, config: KernelConfig) -> None:
+        self._known = derive.values(config)
+        self._scaled = config.operation.scaled
+        self._double = config.residency.value == "global"
+        self._meter = Meter()
+
+    def __getattr__(self, name: str) -> Any:
+        return self._known[name]
+
+    def work(self) -> Work:
+        """Once, and for each slice."""
+        warps = self.WARPS_M * self.WARPS_N
+        steps = warps * self.K_STEPS
+        products = steps * self.FRAGS_M * self.FRAGS_N
+        each = Load(
+            multiply_adds=products * self.INST_M * self.INST_N * self.INST_K,
+            tensor_instructions=products,
+        )
+        once = self._stored()
+        if self._known["feed_shared"]:
+            each += self._copies("A") + self._copies("B") + self._barriers()
+            once += Load(block_barriers=1) if self._known["copy_ld"] and self.STAGES == 2 else Load()
+        each += self._operand("A") * (steps * self.FRAGS_M) + self._operand("B") * (steps * self.FRAGS_N)
+        if self._double:
+            # Sums are parked after every slice but the last, and come back before every slice but the first.
+            there_and_back = self._sums(stores=True) + self._sums(stores=False)
+            each, once = each + there_and_back, once - there_and_back
+        return Work(once, each)
+
+    def _barriers(self) -> Load:
+        single = self._known["copy_ld"] and self.STAGES == 1
+        return Load(block_barriers=2 if single else 1)
+
+    def _copies(self, operand: str) -> Load:
+        """One slice of an operand on its way from global to shared memory."""
+        element, align = self.A_BITS // 8, self._known[f"ALIGN_{operand}"]
+        vectors, count = self._known[f"{operand}_ROW_VECTORS"], self._known[f"{operand}_COPIES"]
+        copy = np.arange(count * self.THREADS)
+        row, col = copy // vectors, copy % vectors * align
+        nbytes = align * element
+        _, sectors = self._meter.sectors(_by_warp((row * _LEADING + col) * element))
+        wavefronts, _ = self._meter.wavefronts(_by_warp(self._place(operand, row, col) * element), nbytes)
+        requests = len(copy) // WARP_SIZE
+        return Load(shared_store_wavefronts=wavefronts, global_load_requests=requests, global_load_sectors=sectors)
+
+    def _place(self, operand: str, row: Array, col: Array) -> Array:
+        """Where an element of a slice lies in its stage."""
+        lds = self._known[f"LDS_{operand}"]
+        if not self._known[f"arrange_{operand.lower()}_tiles"]:
+            return np.asarray(row * lds + col)
+        rows, cols = self._known[f"{operand}_TILE_ROWS"], self._known[f"{operand}_TILE_COLS"]
+        across, deep = self._known[f"{operand}_STEP_{'M' if operand == 'A' else 'N'}"], self._known[f"{operand}_STEP_K"]
+        # Rows of a row-major A and of a column-major B run along K, so going down them leads across K.
+        runs_along_k = self._known[f"{operand.lower()}_row_major"] is (operand == "A")
+        along_rows, along_cols = (across, deep) if runs_along_k else (deep, across)
+        return np.asarray(row // rows * along_rows + row % rows * lds + col // cols * along_cols + col % cols)
+
+    def _operand(self, operand: str) -> Load:
+        """One instruction tile of an operand as a fragment."""
+        lines, length = self._known[f"{operand}_TILE_ROWS"], self._known[f"{operand}_TILE_COLS"]
+        element = self.A_BITS // 8
+        span = min(max(_WIDEST, 4 * element), length * element)
+        leading = self._known[f"LDS_{operand}"] if self._known["feed_shared"] else _LEADING
+        starts = _starts(lines, length * element, leading * element, span)
+        if self._known["feed_shared"]:
+            return Load(shared_load_wavefronts=self._passes(starts, span))
+        requests, sectors = self._requests(starts, min(8, lines), span)
+        return Load(global_load_requests=requests, global_load_sectors=sectors)
+
+    def _passes(self, starts: Array, span: int) -> int:
+        per_pass = _PASS // span
+        return self._meter.wavefronts(starts.reshape(-1, per_pass), span)[0] if starts.size % per_pass == 0 else 0
+
+    def _requests(self, starts: Array, lines: int, span: int) -> tuple[int, int]:
+        pieces = starts[:, None] + np.arange(0, span, _WIDEST)
+        return self._meter.sectors(pieces.reshape(-1, lines * pieces.shape[1]))
+
+    def _sums_tile(self, leading: int) -> tuple[Array, int, int]:
+        """Where the pieces of a tile of sums begin, how many of them an instruction moves, and their bytes."""
+        element = self.ACC_BITS // 8
+        # Fragments 8 high are multiplied as their transposes: the two neighbours of a lane lie on two rows.
+        apart = self.INST_M == 8 and self.INST_N == 32 and element >= 4
+        span = min(8 * element, self.INST_N * element)
+        starts = _starts(self.INST_M, self.INST_N * element, leading * element, span, apart=apart)
+        return starts, min(4 if apart else 8, self.INST_M), span
+
+    def _sums(self, *, stores: bool) -> Load:
+        """All sums of the block between registers and global memory, as fragments."""
+        requests, sectors = self._requests(*self._sums_tile(_LEADING))
+        tiles: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M * self.FRAGS_N
+        if stores:
+            return Load(global_store_requests=requests, global_store_sectors=sectors) * tiles
+        return Load(global_load_requests=requests, global_load_sectors=sectors) * tiles
+
+    def _stored(self) -> Load:
+        """The epilogue."""
+        if not self._known["store_staged"]:
+            return self._sums(stores=True) + (self._sums(stores=False) if self._scaled else Load())
+        rows: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M
+        barrier = Load(block_barriers=1) if self._known["feed_shared"] else Load()
+        return self._row_of_tiles() * rows + barrier
+
+    def _row_of_tiles(self) -> Load:
+        """One row of a warp's tiles through its strip."""
+        element = self.ACC_BITS // 8
+        starts, _, span = self._sums_tile(self.LDS_D)
+        into = self._passes(starts, span) * self.FRAGS_N
+        store = np.arange(self.D_STORES * WARP_SIZE)
+        row, col = store // self.D_ROW_VECTORS, store % self.D_ROW_VECTORS * self.ALIGN_D
+        place = col // self.INST_N * self.D_TILE + row * self.LDS_D + col % self.INST_N
+        read = 0
+        for start in range(0, self.SUMS_BYTES, _WIDEST):
+            nbytes = min(_WIDEST, self.SUMS_BYTES)
+            read += self._meter.wavefronts(_by_warp(place * element + start), nbytes)[0]
+        _, sectors = self._meter.sectors(_by_warp((row * _LEADING + col) * self.D_BITS // 8))
+        out = Load(
+            shared_store_wavefronts=into,
+            shared_load_wavefronts=read,
+            global_store_requests=self.D_STORES,
+            global_store_sectors=sectors,
+        )
+        c = Load(global_load_requests=self.D_STORES, global_load_sectors=sectors)
+        return out + c if self._scaled else out
+
+
+def _by_warp(addresses: Array) -> Array:
+    return addresses.reshape(-1, WARP_SIZE)
+
+
+def _starts(lines: int, length: int, stride: int, span: int, *, apart: bool = False) -> Array:
+    """Where the pieces of a tile begin, lines first; lengths in bytes. Apart, even lines come before odd ones."""
+    order = np.arange(lines)
+    if apart:
+        order = order.reshape(-1, 4, 2).swapaxes(1, 2).reshape(-1)
+    return np.asarray((np.arange(0, length, span)[:, None] + order * stride).reshape(-1))
