@@ -25,7 +25,7 @@ from wmmagen.render import Source, render
 
 #: Instructions that the executor grants a launch of a mutant, twenty times what the right kernels of the table take. So
 #: what never ends is told within seconds, and by a number that does not depend on the machine.
-BUDGET = 15_000
+BUDGET = 45_000
 #: Where nobody names an architecture: the oldest one that has every part of the templates.
 DEFAULT = ARCHS[80]
 

@@ -6,7 +6,7 @@ What it finds in broken ones is shown by `test_mutants.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pytest
@@ -59,7 +59,7 @@ def make(sm: int, text: str) -> Made:
 
 @lru_cache
 def ptx_of(source: str, entry: str, sm: int) -> str:
-    return nvrtc.compile_source(source, entry, ARCHS[sm]).ptx
+    return nvrtc.compile_source(source, entry, ARCHS[sm], line_info=True).ptx
 
 
 def check(made: Made, problem: Problem, **more: object) -> tuple[bool, Result]:
@@ -108,7 +108,7 @@ def test_a_missing_barrier_is_found_at_the_line_of_the_load() -> None:
     source = re.sub(r"(wait_groups<STAGES - 2>\(\);\s*)__syncthreads\(\);", r"\1", made.source, count=1)
     assert source != made.source
     lines = source.split("\n")
-    _, got = check(made, made.problems[len(made.problems) // 2], source)
+    _, got = check(replace(made, source=source), made.problems[len(made.problems) // 2])
     assert {f.code for f in got.findings} == {"race"}
     named = [lines[f.source_line - 1] for f in got.findings]
     # Each of the loads reads what others' copies have filled; the copies meet what is still read.
