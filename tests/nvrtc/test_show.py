@@ -24,7 +24,7 @@ SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,fra
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled_once: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
