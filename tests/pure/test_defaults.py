@@ -156,7 +156,8 @@ def test_sums_that_are_stored_as_they_are_have_the_type_of_d(pairs: str, sm: int
 
 
 @pytest.mark.parametrize(
-    ("pairs", "ids"), [("inst=16x16x8", ["T101"]), ("pad_a=4", ["L201"]), ("stages=3,copy=ld", ["C503"])]
+    ("pairs", "ids"),
+    [("a=s8,acc=f32", ["T114"]), ("inst=16x16x8", ["T101"]), ("pad_a=4", ["L201"]), ("stages=3,copy=ld", ["C503"])],
 )
 def test_what_was_chosen_breaks_no_rule_of_its_own(pairs: str, ids: list[str]) -> None:
     case = defaults.complete(read_pairs(pairs), ARCHS[80])
