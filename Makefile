@@ -15,7 +15,7 @@ sweep: $(STAMP)
 
 # Everything that this machine can check.
 test: lint
-	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

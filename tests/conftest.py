@@ -1,12 +1,41 @@
-"""No test meets the user's cache: what tests the compiler compiles, and what tests the cache sets a folder."""
+"""No test meets the user's cache: what tests the compiler compiles, and what tests the cache sets a folder.
+
+Tests of what comes after the compiler ask for ``compiled_once``: what any of them compiled, none compiles again. What
+takes longest begins first, so that no process is left alone with it in the end.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from wmmagen import cache
+
+#: The files that take longest, the longest first; the others follow in the order of their names.
+LONGEST = (
+    "test_kernels_compile.py",
+    "test_cli.py",
+    "test_space.py",
+    "test_lint_compiled.py",
+    "test_rules_compiled.py",
+    "test_foundry.py",
+    "test_nvcc.py",
+    "test_worker.py",
+    "test_nvrtc12.py",
+    "test_tune.py",
+    "test_emitted_contract.py",
+    "test_emission.py",
+    "test_executor_kernels.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files are handed out whole and in order: a long one that comes last runs alone.
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,3 +43,12 @@ def _no_cache() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(cache.VARIABLE, "")
         yield
+
+
+@pytest.fixture
+def compiled_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One cache of binaries for all tests of this run that ask for it, in whichever process they run."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled once"
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
+    return folder

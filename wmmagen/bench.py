@@ -201,6 +201,20 @@ class _Contender:
     subject: Subject
 
 
+def demand(place: Place) -> None:
+    """Return where kernels can be timed.
+
+    Raises:
+        MissingPiece: nothing here can run or time them.
+    """
+    backend = place.demanded()
+    if not backend.clocked:
+        why = f": {place.why}" if place.why else ""
+        raise MissingPiece(
+            f"kernels are timed on a GPU, and {backend.device} is none{why}", "run it where there is a GPU"
+        )
+
+
 def measure(
     configs: Sequence[KernelConfig],
     arch: Arch,
@@ -227,11 +241,10 @@ def measure(
         RequestError: ``size`` has nothing to multiply.
         ConfigError: no exact inputs can be made for ``size``.
     """
+    demand(place)
     backend = place.demanded()
     if 0 in size:
         raise RequestError(f"{'x'.join(map(str, size))} has no product to time", "give a --problem without a 0")
-    if not backend.clocked:
-        raise MissingPiece(f"{backend.device} has no clock that counts", "run it where there is a GPU")
     problems = [Problem.packed(config.operation, *size) for config in configs]
     for config, problem in zip(configs, problems, strict=True):
         rules.demand(config, arch, problem)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 
 import typer
 
-from wmmagen import __version__, chips, config, coverage, defaults, rules
+from wmmagen import __version__, chips, config, coverage, defaults, mend, rules
 from wmmagen import arch as archs
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
@@ -125,16 +125,18 @@ def doctor(as_json: AsJson = False) -> int:
 
 @app.command("rules")
 def show_rules(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Only these rules.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Only these rules, in this order.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown document.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show the rules, with reasons and sources."""
     from wmmagen import documents, show
 
-    chosen = [rule for rule in rules.RULES if not ids or rule.id in ids]
-    if unknown := set(ids or ()) - {rule.id for rule in chosen}:
-        raise RequestError(f"no rule is called {' or '.join(sorted(unknown))}", "`wmmagen rules` shows all of them")
+    table = {rule.id: rule for rule in rules.RULES}
+    wanted = list(dict.fromkeys(ids or table))
+    if unknown := [id for id in wanted if id not in table]:
+        raise RequestError(f"no rule is called {' or '.join(unknown)}", "`wmmagen rules` shows all of them")
+    chosen = [table[id] for id in wanted]
     if markdown and ids:
         raise RequestError("--markdown is the document of all rules", "leave the ids out")
     text = documents.rules_markdown() if markdown else show.rule_table(chosen)
@@ -164,16 +166,21 @@ def check(
 
     target = _arch(arch)
     kernel = defaults.read_config(text, target, strict_isa=strict_isa)
-    found = rules.check(kernel, target, _problem(kernel, problem), strict_isa=strict_isa)
+    asked = _problem(kernel, problem)
+    found = rules.check(kernel, target, asked, strict_isa=strict_isa)
+    proposal = mend.changes(kernel, target, asked, strict_isa=strict_isa) if found else None
     document = {
         "name": config.name(kernel),
         "arch": target.name,
         "legal": not found,
         "violations": [v.as_json() for v in found],
+        "proposal": proposal,
     }
     if not found:
         coverage.demand(kernel)
-    _answer(document, show.violations(found) if found else f"{config.name(kernel)} is legal on {target}", as_json)
+    _answer(
+        document, show.violations(found, proposal) if found else f"{config.name(kernel)} is legal on {target}", as_json
+    )
     return 2 if found else 0
 
 
@@ -374,6 +381,7 @@ def bench(
     protocol = TimingProtocol(mode=_one_of("--mode", mode, Mode), data=_one_of("--data", data, Data))
     kernels = [_legal(text, target, strict_isa=False) for text in texts]
     place = pick.pick(backend, target)
+    benchmark.demand(place)
     (_aside if as_json else _say)(place.first_line)
     with place:
         table = benchmark.measure(kernels, target, size, place, protocol, ceilings=ceiling)
@@ -642,7 +650,7 @@ def sweep(
     with pick.pick(backend, target) as place:
         (_aside if as_json else _say)(pick.sweeping(place))
         _aside(f"study {request.study_name}, problem {request.problem}")
-        with show.LiveLine(request.problem) as live:
+        with show.LiveLine(request.problem, None if request.counted else request.budget_s) as live:
             result = job.sweep(request, place, live)
     _answer(result.as_json(), show.sweep_result(result, _again()), as_json)
     return result.exit_status

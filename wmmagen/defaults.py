@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wmmagen import coverage, derive, instructions, rules
+from wmmagen import coverage, derive, instructions, mend, rules
 from wmmagen.arch import Arch
 from wmmagen.config import (
     LINEAR,
@@ -39,7 +39,7 @@ from wmmagen.config import (
     read_value,
 )
 from wmmagen.dtypes import F16
-from wmmagen.errors import ConfigError
+from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
 #: Keys whose default depends on nothing else.
@@ -73,8 +73,8 @@ Broken = dict[tuple[int, ...], set[tuple[int, ...]]]
 def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False, search: bool = True) -> KernelConfig:
     """The preferred legal configuration that has the ``given`` values.
 
-    Where no legal one exists, the most preferred one is returned, so that :func:`wmmagen.rules.check` can say what is
-    wrong with it.
+    Where no legal one exists, of those that break the fewest rules the most preferred one is returned, so that
+    :func:`wmmagen.rules.check` says what is wrong with what was given, not with what was chosen.
 
     Args:
         search: where no preferred value is legal, look through the search space, which takes longer.
@@ -82,7 +82,7 @@ def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False, 
     feed = Feed.GLOBAL if given.get("copy") is Copy.NONE else Feed.SHARED
     fixed = {**_PLAIN, "feed": feed, **_of_types(given), **given}
     axes = _axes(fixed, arch, strict_isa)
-    first = (0,) * len(axes)
+    least: tuple[int, KernelConfig] | None = None
     names = _names_of_axes(fixed, axes)
     broken: Broken = {}
     for places in itertools.islice(_unbroken(axes, broken), _JUDGED):
@@ -90,12 +90,16 @@ def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False, 
         ruled_out = rules.broken(derive.values(config, arch, strict_isa=strict_isa))
         if not ruled_out:
             return config
+        if least is None or len(ruled_out) < least[0]:
+            least = len(ruled_out), config
         for rule in ruled_out:
             roots = rules.roots_of(rule)
             read = tuple(axis for axis, own in enumerate(names) if own & roots)
-            broken.setdefault(read, set()).add(tuple(places[axis] for axis in read))
+            if read:
+                broken.setdefault(read, set()).add(tuple(places[axis] for axis in read))
     found = _in_space(given, arch, strict_isa) if search else None
-    return found or _config(fixed, axes, first)
+    assert least is not None  # the first combination is always judged
+    return found or least[1]
 
 
 def _config(fixed: Mapping[str, Any], axes: Sequence[Axis], places: Sequence[int]) -> KernelConfig:
@@ -162,13 +166,20 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     """Types and shape: the first row of the instruction table that agrees with what was given."""
     a = given.get("a", F16)
     rows = instructions.of_operand(a) or instructions.of_operand(F16)
-    rows = tuple(r for r in rows if given.get("acc", r.acc) == r.acc) or rows
+    wanted = given.get("acc", _stored_as_it_is(given))
+    rows = tuple(r for r in rows if wanted in (None, r.acc)) or rows
     row = rows[0]
     acc = given.get("acc", row.acc)
     d = given.get("d", acc)
     layout = Layout(row.layouts[0])
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
     return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
+
+
+def _stored_as_it_is(given: Mapping[str, Any]) -> Any:
+    """The type that D was given, where the given keys store sums as they are; None where they may be converted."""
+    direct = given.get("store") is Store.DIRECT or given.get("residency") is Residency.GLOBAL
+    return given.get("d") if direct else None
 
 
 def _axes(fixed: Mapping[str, Any], arch: Arch, strict_isa: bool) -> list[Axis]:
@@ -277,5 +288,9 @@ def demand(config: KernelConfig, arch: Arch, *, strict_isa: bool = False) -> Non
         IllegalConfig: a rule is broken.
         NotGeneratedYet: none is, but no template makes it.
     """
-    rules.demand(config, arch, strict_isa=strict_isa)
+    try:
+        rules.demand(config, arch, strict_isa=strict_isa)
+    except IllegalConfig as error:
+        proposal = mend.words(config, arch, strict_isa=strict_isa)
+        raise IllegalConfig(f"{error.message}\n{proposal}", error.fix, error.violations) from None
     coverage.demand(config)

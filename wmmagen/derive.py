@@ -257,6 +257,15 @@ def extend(base: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def follow(known: Mapping[str, Any]) -> dict[str, Any]:
+    """``known`` with everything that follows from its first numbers anew, that of a call included where it has one."""
+    values = extend(known)
+    for constant in CALL:
+        if constant.expr is not None and constant.name in known:
+            values[constant.name] = constant.expr(values)
+    return values
+
+
 def of_arch(arch: Arch) -> dict[str, int]:
     """The limits of an architecture, by the names that rules use."""
     limits = (arch.shared_block, arch.warps_sm * WARP_SIZE, arch.blocks_sm, arch.shared_sm, arch.shared_reserved)

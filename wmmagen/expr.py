@@ -15,7 +15,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,10 +80,7 @@ class Expr:
 
     def fold(self, known: Env) -> Expr | bool | int:
         """The expression that is left when ``known`` names are what they are; a plain value where nothing is left."""
-        node = _fold(self._node, known)
-        if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, bool) else int(node.value)  # type: ignore[arg-type]
-        return Expr(ast.unparse(node), self.truth, node)
+        return _folded(self, tuple((name, known[name]) for name in sorted(self.names & known.keys())))
 
     def negated(self) -> Expr:
         """The truth that holds where this one does not, written without a leading ``not`` where that can be."""
@@ -211,12 +208,36 @@ def _combine(both: bool, values: list[Any]) -> Any:
     return all(values) if both else any(values)
 
 
+#: Structures come back: a file folds each rule of the table by its flags, and the next file often by the same ones.
+_FOLDS_KEPT = 1 << 14
+
+
+@lru_cache(maxsize=_FOLDS_KEPT)
+def _folded(expr: Expr, known: tuple[tuple[str, Any], ...]) -> Expr | bool | int:
+    node = _fold(expr._node, dict(known))
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, bool) else int(node.value)  # type: ignore[arg-type]
+    return Expr(ast.unparse(node), expr.truth, node)
+
+
 def _fold(node: ast.expr, known: Env) -> ast.expr:
-    if _names(node) <= known.keys():
-        return _constant(node, known)
+    if isinstance(node, ast.Name):
+        return _constant(node, known) if node.id in known else node
     left = _fold_parts(node, known)
     # What is known can decide between parts, and leave numbers only.
-    return left if _names(left) else _constant(left, {})
+    return _constant(left, {}) if _has_constant_parts(left) else left
+
+
+def _has_constant_parts(node: ast.expr) -> bool:
+    """Whether nothing but constants stands in a node whose parts are folded."""
+    match node:
+        case ast.BinOp(left=ast.Constant(), right=ast.Constant()):
+            return True
+        case ast.Compare(left=ast.Constant(), comparators=[ast.Constant()]):
+            return True
+        case ast.UnaryOp(operand=ast.Constant()):
+            return True
+    return False
 
 
 def _names(node: ast.expr) -> frozenset[str]:

@@ -64,6 +64,11 @@ class Request:
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
 
     @property
+    def counted(self) -> bool:
+        """Whether it is known beforehand how many candidates there will be: not where only the clock ends it."""
+        return self.trials is not None or self.exhaustive or self.budget_s is None
+
+    @property
     def problem(self) -> Problem:
         """The timed problem, packed."""
         return Problem.packed(self.operation, *self.size)

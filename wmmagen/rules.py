@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from wmmagen import derive, instructions
 from wmmagen.arch import Arch
-from wmmagen.config import KernelConfig, Problem, spell, values_of
+from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.errors import IllegalConfig
@@ -1046,12 +1046,32 @@ def check(
     *,
     strict_isa: bool = False,
 ) -> list[Violation]:
-    """Every rule that ``config`` breaks, in the order of the table; empty where it is legal.
+    """The rules that ``config`` breaks, in the order of the table; empty where it is legal.
 
-    Rules that need an architecture or a call speak where one is given.
+    Rules that need an architecture or a call speak where one is given. Where the instruction table has no such product,
+    what an instruction of the operand would keep is left out: it only follows from that.
     """
     known = derive.values(config, arch, problem, strict_isa=strict_isa)
-    return [_explain(rule, known, config) for rule in broken(known)]
+    found = broken(known)
+    if any(rule.id.startswith(_OF_TYPES) for rule in found):
+        others = [derive.values(c, arch, problem, strict_isa=strict_isa) for c in _with_an_instruction(config)]
+        found = [r for r in found if r.id.startswith(_OF_TYPES) or not any(r.kept(other) for other in others)]
+    return [_explain(rule, known, config) for rule in found]
+
+
+#: The group of rules that say which products there are.
+_OF_TYPES = "T"
+
+
+def _with_an_instruction(config: KernelConfig) -> list[KernelConfig]:
+    """``config`` with each instruction of its operand type; none where the table has the one that it asks for."""
+    o, inst = config.operation, config.inst
+    if instructions.find(o.a, o.acc, inst.m, inst.n, inst.k) is not None:
+        return []
+    return [
+        replace(config, operation=replace(o, acc=row.acc), inst=Shape(row.m, row.n, row.k))
+        for row in instructions.of_operand(o.a)
+    ]
 
 
 def demand(
@@ -1077,18 +1097,27 @@ def _explain(rule: Rule, known: Mapping[str, Any], config: KernelConfig) -> Viol
     words = {**{k: spell(v) for k, v in values_of(config).items()}, **{k: v for k, v in known.items() if k.isupper()}}
     words["older_types"] = " ".join(dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS if i.min_sm <= 75))
     fix = rule.fix.format(**words)
-    near = [text for knob in rule.knobs if (text := _nearest(rule, knob, known))]
+    others = frozenset(r.id for r in broken(known)) - {rule.id} if rule.knobs else frozenset()
+    near = [text for knob in rule.knobs if (text := _nearest(knob, known, others))]
     if near:
-        fix = f"{fix} (nearest legal: {'; '.join(near)})"
+        how = "nearest, once the others are mended" if others else "nearest legal"
+        fix = f"{fix} ({how}: {'; '.join(near)})"
     return Violation(rule, rule.message.format(**words), fix)
 
 
-def _nearest(rule: Rule, knob: str, known: Mapping[str, Any]) -> str:
-    """The values of ``knob`` next to the present one, on both sides, with which ``rule`` is kept; empty for none."""
+def _nearest(knob: str, known: Mapping[str, Any], others: frozenset[str]) -> str:
+    """The values of ``knob`` next to the present one, on both sides, with which every rule is kept but the ``others``.
+
+    Empty where there are none.
+    """
     name = knob.upper()
     present = known[name]
     column = np.arange(max(_LEAST.get(knob, 0), present - _REACH), present + _REACH + 1)
-    kept = rule.kept(derive.extend({**known, name: column}))
+    kept = np.ones(len(column), dtype=np.bool_)
+    changed = derive.follow({**known, **dict.fromkeys(_packed(knob, known), column), name: column})
+    for rule in RULES:
+        if rule.id not in others:
+            kept &= rule.kept(changed)
     below = column[kept & (column < present)]
     above = column[kept & (column > present)]
     found = [*below[-1:], *above[:1]]
@@ -1098,8 +1127,18 @@ def _nearest(rule: Rule, knob: str, known: Mapping[str, Any]) -> str:
 
 #: How far from the present value a nearest one is looked for; above every pad and block tile that has a use.
 _REACH = 4096
-#: Counts begin with 1, everything else with 0.
-_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1}
+#: Counts begin with 1, everything else with 0. A call of no size is legal, but nobody who has a size is helped by that.
+_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "M": 1, "N": 1, "K": 1}
+
+
+def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:
+    """The leading dimensions that are the size ``knob`` because the matrix is packed; they follow it."""
+    follow = {
+        "M": [] if known["a_row_major"] else ["LDA"],
+        "N": ["LDD", "LDC", *(["LDB"] if known["b_row_major"] else [])],
+        "K": [*(["LDA"] if known["a_row_major"] else []), *([] if known["b_row_major"] else ["LDB"])],
+    }
+    return [name for name in follow.get(knob, []) if known.get(name) == known[knob]]
 
 
 def launch_rules(*, strict_isa: bool = False) -> tuple[Rule, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from wmmagen import mend
 from wmmagen.config import OPERATION_KEYS, Problem, name, spell
 from wmmagen.doctor import Finding
 from wmmagen.inspection import Figure, Inspection, differing, plain, remarks
@@ -41,9 +42,9 @@ REMOVERS = 4
 REASON = 150
 
 
-def violations(found: Sequence[Violation]) -> str:
-    """Every violation, a paragraph each."""
-    return "\n".join(str(v) for v in found)
+def violations(found: Sequence[Violation], proposal: Mapping[str, str] | None) -> str:
+    """Every violation, a paragraph each, and what mends all of them."""
+    return "\n".join([*map(str, found), mend.sentence(proposal)])
 
 
 def rule_table(rules: Iterable[Rule]) -> str:
@@ -564,6 +565,12 @@ def _next(result: Result, again: str) -> str:
     if result.leading:
         emit = f"wmmagen emit {result.leading[0].name} --arch {result.place.arch} --to DIR"
         return f"Next: {emit}\n  or, on a machine with such a GPU: {again}"
+    budget = result.request.budget_s
+    if budget is not None and not result.records:
+        return (
+            f"The {budget:g} s of --budget were over before the first candidate was finished; nothing was found out.\n"
+            f"Next: the same command with a longer --budget, or with --trials instead: {again}"
+        )
     return (
         f"Next: look at the outcomes above; `wmmagen doctor` says what this machine has, and more candidates: {again}"
     )
@@ -572,8 +579,15 @@ def _next(result: Result, again: str) -> str:
 class LiveLine:
     """Progress on standard error: one line that changes on a terminal, a line for each candidate elsewhere."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, budget_s: float | None = None) -> None:
+        """Begin with nothing.
+
+        Args:
+            problem: what is timed.
+            budget_s: the seconds that a sweep without a number of candidates may take; None where there is a number.
+        """
         self._problem = problem
+        self._budget_s = budget_s
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
         self._status: Status | None = None
 
@@ -590,12 +604,17 @@ class LiveLine:
             self._status.stop()
 
     def __call__(self, record: Record, progress: Progress) -> None:
-        text = f"[{progress.tried}/{progress.wanted}] {record.outcome:<10} {self._best(progress)}"
+        text = f"[{self._how_far(progress)}] {record.outcome:<10} {self._best(progress)}"
         if self._status is not None:
             self._status.update(escape(text))
         else:
             with contextlib.suppress(OSError):  # nobody listens; the sweep goes on
                 print(f"{text}  {record.name}", file=sys.stderr, flush=True)
+
+    def _how_far(self, progress: Progress) -> str:
+        if self._budget_s is None:
+            return f"{progress.tried}/{progress.wanted}"
+        return f"{progress.tried}, {progress.seconds:.0f} of {self._budget_s:g} s"
 
     def _best(self, progress: Progress) -> str:
         best = progress.best

@@ -253,8 +253,13 @@ def _searched(fixed: Mapping[str, Value], operation: Operation) -> dict[str, Val
     return {key: value for key, value in fixed.items() if key not in OPERATION_KEYS}
 
 
+def axes_of(operation: Operation) -> dict[str, tuple[Value, ...]]:
+    """Each axis of the space of ``operation`` with its values, where nothing is fixed."""
+    return {name: _made(name, values) for name, values in _worth(operation).items()}
+
+
 def _axes(operation: Operation, fixed: Mapping[str, Value]) -> dict[str, tuple[Value, ...]]:
-    axes = {name: _made(name, values) for name, values in _worth(operation).items()}
+    axes = axes_of(operation)
     for key, value in fixed.items():
         held = {f"{key}_m": value.m, f"{key}_n": value.n} if key in _GRIDS else {key: value}
         unknown = held.keys() - axes.keys()

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import ceiling, ceilings, emit, show
 from wmmagen.backends.pick import pick
@@ -98,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -43,6 +43,7 @@ from pathlib import Path
 import numpy as np
 
 from tests import ncu
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import defaults, emit, executor, layout, rules, sass, trial
 from wmmagen.arch import Arch
@@ -446,11 +447,7 @@ def main() -> int:
         launch_all(*asked.launch)
         return 0
     arch = archs.find(asked.arch)
-    try:
-        device = devices()[0]
-    except MissingPiece as missing:
-        print(missing, file=sys.stderr)
-        return missing.exit_status
+    device = devices()[0]
     with ProcessPoolExecutor(usable_cores(), mp_context=multiprocessing.get_context("spawn")) as pool:
         both = [(config, lines) for lines in (True, False) for config in configs(arch)]
         runs = list(pool.map(executed, (c for c, _ in both), itertools.repeat(arch), (lines for _, lines in both)))
@@ -500,4 +497,4 @@ def configs(arch: Arch) -> list[KernelConfig]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

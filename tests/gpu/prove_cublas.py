@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.gpu.proof import ended
 from wmmagen import denominators, emit, layout, reference
 from wmmagen.backends import worker
 from wmmagen.backends.card import Card
@@ -405,4 +406,4 @@ def prove_against_torch(proof: Proof, sizes: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, nvrtc, trial
 from wmmagen.arch import Arch
@@ -162,4 +163,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.draws import spread
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import derive, emit, layout, reference, render, trial
 from wmmagen.backends import Backend, Bytes, Launch
@@ -391,4 +392,4 @@ def proved(work: Iterable[tuple[KernelConfig, Binary]], backend: Backend, jobs: 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.draws import draws, grid
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import emit, render, trial
 from wmmagen.backends.pick import pick
@@ -72,4 +73,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

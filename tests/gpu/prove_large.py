@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, trial
 from wmmagen.arch import Arch
@@ -107,4 +108,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

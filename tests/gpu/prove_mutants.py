@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import emit, foundry, mutants, trial
 from wmmagen.arch import Arch
@@ -258,4 +259,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import config, defaults, emit, rules
+from wmmagen.errors import MissingPiece
 
 TOOLS = ("memcheck", "racecheck")
 SMALL = "warps=2x2,frags=2x2"
@@ -58,6 +61,8 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
     arch = archs.find(asked.arch)
+    if shutil.which("compute-sanitizer") is None:
+        raise MissingPiece("compute-sanitizer is not on the PATH", "install the CUDA toolkit, which brings it")
     lines, right = [], True
     for pairs in CASES:
         kernel = defaults.read_config(pairs, arch)
@@ -73,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import emit, job, show, trial
 from wmmagen.arch import Arch
@@ -134,4 +135,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import defaults, emit, trial
 from wmmagen.arch import Arch
@@ -268,4 +269,4 @@ def _card_errors() -> tuple[type[Exception], ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

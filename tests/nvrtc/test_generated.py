@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wmmagen import arch, nvrtc, rules
+from wmmagen import arch, foundry, rules
 from wmmagen.config import parse
 from wmmagen.render import render
 
@@ -37,7 +37,9 @@ def test_they_do_not_drift(file: Path) -> None:
 
 
 @each
+@pytest.mark.usefixtures("compiled_once")
 def test_they_compile_without_a_warning(file: Path) -> None:
-    binary = nvrtc.compile_source(file.read_text(encoding="utf-8"), f"{file.stem}_kernel", arch.find(file.parent.name))
+    text, target = file.read_text(encoding="utf-8"), arch.find(file.parent.name)
+    binary = foundry.compile_source(text, f"{file.stem}_kernel", target)
     assert "warning" not in binary.log
     assert binary.spill_bytes == 0

@@ -14,7 +14,7 @@ import pytest
 
 from tests import published
 from tests.fakes import NumpyBackend
-from wmmagen import cache, cli, doctor, errors, nvrtc, records, sass, schemas, trial, tune
+from wmmagen import cli, doctor, errors, nvrtc, records, sass, schemas, trial, tune
 from wmmagen.arch import ARCHS
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
@@ -45,10 +45,9 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own for each test, and one cache for all of them, which compile the same few kernels."""
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled_once: Path) -> None:
+    """A folder of its own for each test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path_factory.getbasetemp() / "a cache"))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 
@@ -21,6 +22,7 @@ KERNEL = f'\nextern "C" __global__ void {ENTRY}() {{}}\n'
 AT_ONCE = 6
 
 
+@functools.cache
 def log_of(source: str, arch: Arch, entry: str = ENTRY) -> str:
     """What the compiler says; a source that it takes must have given it nothing to say."""
     try:

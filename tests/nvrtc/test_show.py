@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from wmmagen import cli, job, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
-from wmmagen.config import Problem
+from wmmagen.config import Problem, spell, values_of
 from wmmagen.defaults import read_config
 from wmmagen.errors import CrashFault, MissingPiece
 from wmmagen.records import Outcome
@@ -24,7 +25,7 @@ SWEEP = ["sweep", "--arch", "sm_75", "--problem", "128", "--fix", "warps=2x2,fra
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled_once: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -155,6 +156,46 @@ def test_the_doctor_says_each_thing_once(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_refusal_says_its_fix_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["render", "pad_a=4", "--arch", "sm_75"]) == 2
     assert capsys.readouterr().err.count("nearest legal") == 1
+
+
+def test_where_only_the_clock_ends_a_sweep_it_is_counted_against_the_clock(
+    card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]
+) -> None:
+    card()
+    only = values_of(read_config("warps=2x2,frags=2x2,k_steps=2,copy=ld", ARCHS[75]))
+    fixed = ",".join(f"{key}={spell(value)}" for key, value in only.items())
+    assert cli.run([*SWEEP[:-1], fixed, "--budget", "60"]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"^\[1, \d+ of 60 s\] ok ", said, re.MULTILINE)
+    assert cli.run([*SWEEP, "--trials", "1", "--budget", "60", "--study", "another"]) == 0
+    assert "[1/1] ok " in capsys.readouterr().err
+
+
+def test_a_budget_that_ends_before_the_first_candidate_is_told(
+    card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]
+) -> None:
+    card()
+    assert cli.run([*SWEEP, "--budget", "0.000001"]) == 1
+    said = capsys.readouterr().out
+    assert "The 1e-06 s of --budget were over before the first candidate was finished" in said
+    assert "Next: the same command with a longer --budget, or with --trials instead: wmmagen sweep" in said
+    assert "look at the outcomes above" not in said
+
+
+def test_bench_without_a_gpu_says_nothing_but_that(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*arguments: object) -> object:
+        raise MissingPiece("there is no GPU in this test", "another test")
+
+    monkeypatch.setattr(pick, "_best_gpu", none)
+    for backend in ("auto", "none", "cpu", "gpu"):
+        assert cli.run(["bench", "", "--arch", "sm_75", "--backend", backend]) == 3
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 2
+    assert cli.run(["bench", "", "--arch", "sm_75"]) == 3
+    assert "and CPU executor is none: there is no GPU in this test" in capsys.readouterr().err
 
 
 def test_one_rule_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ from wmmagen.errors import CompileError, CrashFault, Fault, IllegalConfig, Launc
 from wmmagen.records import Outcome
 from wmmagen.timing import TimingProtocol
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SM75 = ARCHS[75]
 CONFIG = read_config("warps=2x2,frags=1x1,k_steps=2", SM75)
 PROBLEM = Problem.packed(CONFIG.operation, 64, 96, 128)

@@ -20,8 +20,9 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "derive": (("expr", "config", "arch", "instructions", "dtypes"), ()),
     "rules": (("expr", "derive", "config", "arch", "instructions", "dtypes", "errors"), ()),
     "coverage": (("config", "errors"), ()),
+    "mend": (("space", "rules", "coverage", "derive", "config", "arch"), ()),
     "defaults": (
-        ("space", "rules", "coverage", "derive", "config", "arch", "instructions", "dtypes", "errors"),
+        ("mend", "space", "rules", "coverage", "derive", "config", "arch", "instructions", "dtypes", "errors"),
         (),
     ),
     "selftest": (("rules", "derive", "config"), ()),
@@ -211,7 +212,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "show": (
         (
             "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "records",
-            "rules", "space", "doctor", "timing", "config",
+            "rules", "mend", "space", "doctor", "timing", "config",
         ),
         ("rich",),
     ),
@@ -219,8 +220,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "ceiling", "ceilings", "inspection", "estimate", "chips", "profile",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
-            "rules", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config", "arch",
-            "errors",
+            "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
+            "arch", "errors",
         ),
         ("typer",),
     ),

@@ -11,6 +11,7 @@ from cases_legality import BASE
 from wmmagen import coverage, defaults, rules
 from wmmagen.arch import ARCHS
 from wmmagen.config import CONFIG_KEYS, Grid, KernelConfig, Shape, name, read_pairs, values_of
+from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError, IllegalConfig, NotGeneratedYet
 
 #: The first architecture of each kind: what rules read of one is its shared memory, and which side of a limit it is on.
@@ -140,6 +141,27 @@ def test_what_is_impossible_is_completed_so_that_the_rules_can_speak(pairs: str,
     assert {key: values_of(found)[key] for key in read_pairs(pairs)} == read_pairs(pairs)
     with pytest.raises(IllegalConfig, match=id):
         defaults.demand(found, arch)
+
+
+@pytest.mark.parametrize("sm", [75, 90])
+@pytest.mark.parametrize("pairs", ["residency=global,d=f16", "store=direct,d=f16", "residency=global,d=f16,layout=cc"])
+def test_sums_that_are_stored_as_they_are_have_the_type_of_d(pairs: str, sm: int) -> None:
+    case = defaults.complete(read_pairs(pairs), ARCHS[sm])
+    assert rules.check(case, ARCHS[sm]) == []
+    assert case.operation.acc == case.operation.d == F16
+    assert defaults.operation_of(read_pairs(pairs)) == case.operation
+    assert defaults.complete(read_pairs("d=f16"), ARCHS[sm]).operation.acc == F32, (
+        "elsewhere sums stay as exact as they can"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "ids"),
+    [("a=s8,acc=f32", ["T114"]), ("inst=16x16x8", ["T101"]), ("pad_a=4", ["L201"]), ("stages=3,copy=ld", ["C503"])],
+)
+def test_what_was_chosen_breaks_no_rule_of_its_own(pairs: str, ids: list[str]) -> None:
+    case = defaults.complete(read_pairs(pairs), ARCHS[80])
+    assert [v.rule.id for v in rules.check(case, ARCHS[80])] == ids
 
 
 def test_known_and_not_made_is_no_illegality() -> None:

@@ -310,8 +310,40 @@ def test_the_nearest_legal_sizes_are_named() -> None:
     problem = Problem(BASE.operation, 200, 128, 32, 36, 128, 128)
     size, leading = rules.check(BASE, SM80, problem)
     assert "M = 200" in size.message and "BLOCK_M = 128" in size.message
-    assert size.fix.endswith("(nearest legal: M=128 or 256)")
-    assert "lda = 36" in leading.message and leading.fix.endswith("(nearest legal: lda=32 or 40)")
+    assert size.fix.endswith("(nearest, once the others are mended: M=128 or 256)")
+    assert "lda = 36" in leading.message
+    assert leading.fix.endswith("(nearest, once the others are mended: lda=32 or 40)")
+
+
+def test_packed_matrices_follow_the_size_that_is_proposed() -> None:
+    (size,) = rules.check(BASE, SM80, Problem.packed(BASE.operation, 128, 96, 32))
+    assert size.fix.endswith("(nearest legal: N=128)")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_proposed_alone_is_legal_as_a_whole(seed: int) -> None:
+    seen = 0
+    for case in sample(300, seed=seed):
+        found = rules.check(case, SM80)
+        for key, values in nearest(found[0].fix).items() if len(found) == 1 else ():
+            for value in values:
+                assert rules.check(build({**values_of(case), key: value}), SM80) == [], (case, key, value)
+                seen += 1
+    assert seen > 5
+
+
+@pytest.mark.parametrize(
+    ("pairs", "ids"),
+    [
+        # No shape is 16x16x8, so nobody can say how its tiles lie; a pad of 4 is none with any shape.
+        ("inst=16x16x8,k_steps=2,frags=4x4,copy=ld", ["T101"]),
+        ("inst=16x16x8,k_steps=2,frags=4x4,copy=ld,pad_a=4", ["T101", "L201"]),
+    ],
+)
+def test_what_only_follows_from_a_missing_instruction_is_left_out(pairs: str, ids: list[str]) -> None:
+    case = config(pairs)
+    assert [v.rule.id for v in rules.check(case, SM80)] == ids
+    assert set(ids) < set(broken_ids(case, SM80)), "there is something that follows"
 
 
 @pytest.mark.parametrize("id", BREAKS)

@@ -1,0 +1,53 @@
+"""Proofs on a card that is not here: words, and the status for what a machine lacks."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import proof
+from wmmagen.backends import gpu
+from wmmagen.errors import MissingPiece
+
+FOLDER = Path(__file__).resolve().parents[1] / "gpu"
+PROOFS = sorted(FOLDER.glob("prove_*.py"))
+
+
+def run(script: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    return ended.value.code
+
+
+@pytest.mark.parametrize("script", PROOFS, ids=lambda p: p.stem)
+def test_without_a_gpu_a_proof_says_so(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> object:
+        raise MissingPiece("there is no GPU in this test", "another test")
+
+    monkeypatch.setattr(gpu, "devices", none)
+    assert run(script, monkeypatch=monkeypatch) == 3
+    said = capsys.readouterr()
+    assert said.err == f"{script.name}: there is no GPU in this test\n  another test\n"
+    assert said.out == ""
+    assert run(script, "--help", monkeypatch=monkeypatch) == 0
+
+
+def test_a_rehearsal_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "devices", lambda: pytest.fail("asked for a GPU"))
+    monkeypatch.setattr(sys, "argv", ["prove_it.py", "--backend", "cpu"])
+    assert proof.ended(lambda: 7) == 7
+
+
+def test_without_the_sanitizer_its_proof_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "devices", lambda: ["a card"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(FOLDER / "prove_sanitizer.py", monkeypatch=monkeypatch) == 3
+    assert "compute-sanitizer is not on the PATH" in capsys.readouterr().err

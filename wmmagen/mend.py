@@ -1,0 +1,137 @@
+"""The smallest change that makes an illegal configuration legal: what is proposed has passed every rule.
+
+Whatever mends a configuration changes something that its first broken rule reads. So the search changes, one axis after
+the other, what the rule that is broken first reads then, and asks the rules again: one change, then two, and so on. The
+values are those of the search space, near ones first. It is the same on every machine, and ends after a fixed number of
+configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wmmagen import coverage, derive, rules, space
+from wmmagen.arch import Arch
+from wmmagen.config import OPERATION_KEYS, KernelConfig, Layout, Operation, Problem, read_value, spell, values_of
+
+#: Changes that are proposed together, at most; who needs more of them has asked for another kernel.
+MOST_CHANGES = 4
+#: Configurations that are judged, at most: about a second.
+_JUDGED = 2000
+#: In which order axes are changed: first what costs little, then tiles, and what is computed last.
+_ORDER = (
+    "pad_a", "pad_b", "pad_d", "store", "stages", "copy", "arrange_a", "arrange_b", "fragment_buffers", "min_blocks",
+    "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "inst",
+    "acc", "d", "layout", "a",
+)  # fmt: skip
+
+Point = Mapping[str, Any]
+
+
+def changes(
+    config: KernelConfig, arch: Arch, problem: Problem | None = None, *, strict_isa: bool = False
+) -> dict[str, str] | None:
+    """The fewest keys, with their values, with which ``config`` is legal; empty where it is, None where none was found.
+
+    ``problem`` stays as it is: what was asked is not changed, but how it is done.
+    """
+    search = _Search(arch, problem, strict_isa)
+    for depth in range(MOST_CHANGES + 1):
+        found = search.within(_point(config), frozenset(), depth)
+        if found is not None:
+            before, after = values_of(config), values_of(_config(found))
+            return {key: spell(value) for key, value in after.items() if value != before[key]}
+    return None
+
+
+def words(config: KernelConfig, arch: Arch, problem: Problem | None = None, *, strict_isa: bool = False) -> str:
+    """The proposal of :func:`changes` as a sentence."""
+    return sentence(changes(config, arch, problem, strict_isa=strict_isa))
+
+
+def sentence(found: Mapping[str, str] | None) -> str:
+    """What :func:`changes` found, for those who read it."""
+    if found is None:
+        return (
+            f"no legal configuration was found within {MOST_CHANGES} changes; `wmmagen space` tells what is legal and "
+            "which rules remove most"
+        )
+    return f"legal as a whole with {','.join(f'{key}={value}' for key, value in found.items())}"
+
+
+class _Search:
+    def __init__(self, arch: Arch, problem: Problem | None, strict_isa: bool) -> None:
+        self._arch = arch
+        self._problem = problem
+        self._strict_isa = strict_isa
+        self._left = _JUDGED
+
+    def within(self, point: Point, changed: frozenset[str], depth: int) -> Point | None:
+        """A legal point that differs from ``point`` in ``depth`` further axes at most; None where none was found."""
+        if self._left <= 0:
+            return None
+        self._left -= 1
+        known = self._known(point)
+        rule = next((r for r in rules.RULES if not r.kept(known)), None)
+        if rule is None or depth == 0:
+            return point if rule is None else None
+        read = rules.roots_of(rule)
+        for axis in _ORDER:
+            if axis in changed:
+                continue
+            for value in _values(axis, point):
+                other = _moved(point, axis, value)
+                if any(known[name] != held for name, held in self._given(other).items() if name in read):
+                    found = self.within(other, changed | {axis}, depth - 1)
+                    if found is not None:
+                        return found
+        return None
+
+    def _known(self, point: Point) -> dict[str, Any]:
+        problem = None if self._problem is None else _asked(self._problem, _operation(point))
+        return derive.values(_config(point), self._arch, problem, strict_isa=self._strict_isa)
+
+    def _given(self, point: Point) -> dict[str, Any]:
+        config = _config(point)
+        return {**derive.given(config), **derive.flags(config, strict_isa=self._strict_isa)}
+
+
+def _point(config: KernelConfig) -> Point:
+    return {**{key: getattr(config.operation, key) for key in OPERATION_KEYS}, **space.point_of(config)}
+
+
+def _operation(point: Point) -> Operation:
+    return Operation(**{key: point[key] for key in OPERATION_KEYS})
+
+
+def _config(point: Point) -> KernelConfig:
+    return space.config_of(_operation(point), {key: value for key, value in point.items() if key not in OPERATION_KEYS})
+
+
+def _asked(problem: Problem, operation: Operation) -> Problem:
+    """The same call of another operation: sizes stay, and leading dimensions follow the layout."""
+    if operation == problem.operation:
+        return problem
+    return Problem.packed(operation, problem.m, problem.n, problem.k)
+
+
+def _moved(point: Point, axis: str, value: Any) -> Point:
+    """``point`` with another value; what is promised of another type stays the same in bytes."""
+    promised = {"a": ("align_a", "align_b"), "d": ("align_d",)}.get(axis, ())
+    return {**point, axis: value, **{key: point[key] * point[axis].bits // value.bits for key in promised}}
+
+
+def _values(axis: str, point: Point) -> Iterator[Any]:
+    """Other values of ``axis``, near ones first."""
+    present = point[axis]
+    if axis in ("a", "acc", "d"):
+        values = tuple(read_value(axis, text) for text in coverage.GENERATED[axis])
+    elif axis == "layout":
+        values = tuple(Layout)
+    else:
+        values = space.axes_of(_operation(point))[axis]
+    others = [value for value in values if value != present]
+    if isinstance(present, int):
+        others.sort(key=lambda value: (abs(value - present), -value))
+    yield from others
