@@ -209,6 +209,8 @@ def figures(config: KernelConfig, problem: Problem, counts: Counts) -> tuple[Fig
     least = minima(config, problem)
     totals = [
         ("global_load_sectors", "sectors loaded", counts.global_load_sectors),
+        ("load_bytes_perfect_l2", "bytes, L2 keeps all", counts.load_bytes_perfect_l2),
+        ("load_bytes_no_l2", "bytes, L2 keeps none", counts.load_bytes_no_l2),
         ("global_store_sectors", "sectors stored", counts.global_store_sectors),
         ("shared_load_wavefronts", "shared loads", counts.shared_load_wavefronts),
         ("shared_load_conflicts", "  conflicts of them", counts.shared_load_conflicts),
@@ -238,8 +240,11 @@ def minima(config: KernelConfig, problem: Problem) -> dict[str, Least]:
     products = outputs * p.k / (inst.m * inst.n * inst.k)
     stored = outputs * o.d.bits / 8 / SECTOR
     taken, staged = _shared_bytes(config, problem)
+    per_block = _tile_bytes(config, problem, "BLOCK")
     return {
         "global_load_sectors": Least((operands + c) / SECTOR, (_loaded_bytes(config, problem) + c) / SECTOR),
+        "load_bytes_perfect_l2": Least(operands + c, operands + c),
+        "load_bytes_no_l2": Least(operands + c, per_block + c),
         "global_store_sectors": Least(stored, stored),
         "shared_load_wavefronts": Least(0, taken / WAVEFRONT),
         "shared_load_conflicts": Least(0, 0),
@@ -253,7 +258,9 @@ def minima(config: KernelConfig, problem: Problem) -> dict[str, Least]:
 
 
 def _tile_bytes(config: KernelConfig, problem: Problem, of: str) -> int:
-    """Bytes of A and B, where each tile of D of a ``WARP`` or a ``BLOCK`` takes its own."""
+    """Bytes of A and B, where each tile of D of a ``WARP`` or a ``BLOCK`` takes its own; none where alpha is 0."""
+    if not problem.alpha:
+        return 0
     known = derive.values(config)
     m, n = known[f"{of}_M"], known[f"{of}_N"]
     tiles = problem.m // m * (problem.n // n)

@@ -41,6 +41,12 @@ def test_what_every_right_kernel_does(kernels: dict[str, Inspection], total: Tot
         assert total(word, "tensor_instructions") == least["tensor_instructions"].problem
         assert total(word, "global_load_sectors") >= least["global_load_sectors"].problem
         assert total(word, "global_store_sectors") >= least["global_store_sectors"].problem
+        # Packed rows of whole sectors: where nothing is lost, memory gives each element once.
+        assert total(word, "load_bytes_perfect_l2") >= least["load_bytes_perfect_l2"].problem
+        assert total(word, "load_bytes_no_l2") >= least["load_bytes_no_l2"].problem
+        if word != "parked":
+            assert total(word, "load_bytes_perfect_l2") == least["load_bytes_perfect_l2"].problem
+            assert total(word, "load_bytes_no_l2") == least["load_bytes_no_l2"].tiles
         assert one.counts.multiply_adds == one.problem.m * one.problem.n * one.problem.k
         assert one.report.defects == ()
         assert one.report.figures is not None and one.report.figures.matrix > 0
