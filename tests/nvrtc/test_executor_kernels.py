@@ -33,7 +33,13 @@ KERNELS = [
     (100, "layout=rc,feed=global,epilogue=linear,store=staged,warps=1x2,frags=1x1,align_d=2,raster=panels8"),
     (120, "layout=cc,align_a=1,align_b=2,warps=1x1,frags=2x2,feed=shared,copy=ld,stages=2,store=staged,d=f16,acc=f32"),
     (120, "epilogue=linear,residency=global,store=direct,layout=rr,warps=1x1,frags=1x1,copy=ld,stages=1"),
-]
+    (75, "layout=rr,warps=2x1,frags=1x2,k_steps=2,feed=shared,copy=ld,stages=2,fragment_buffers=2"),
+    (100, "layout=rc,warps=1x2,frags=2x1,k_steps=4,copy=cpasync,stages=2,fragment_buffers=2,arrange_a=tiles,"
+     "residency=global,store=direct"),
+    (120, "layout=rc,warps=2x1,frags=1x2,k_steps=3,copy=cpasync,stages=5,arrange_b=tiles"),
+    (86, "layout=cr,warps=2x2,frags=3x1,k_steps=2,copy=cpasync,stages=4,fragment_buffers=2,epilogue=linear,d=f16,"
+     "store=staged"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
