@@ -17,6 +17,8 @@ from wmmagen.arch import ARCHS
 from wmmagen.backends import Pointer
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
+from wmmagen.doctor import PROBE_ENTRY, PROBE_SOURCE
+from wmmagen.errors import MissingPiece
 from wmmagen.executor import Result, fragments, ptx
 from wmmagen.render import render
 from wmmagen.verdict import judge
