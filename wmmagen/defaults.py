@@ -47,7 +47,6 @@ _PLAIN: dict[str, Any] = {
     "layout": Layout.RR,
     "epilogue": Epilogue.NONE,
     "residue": Residue.EXACT,
-    "fragment_buffers": 1,
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,
     "raster": LINEAR,
@@ -144,7 +143,7 @@ def _in_space(given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelC
     """A legal configuration of the search space with the ``given`` values, near the preferred tiles; None for none."""
     operation = operation_of(given)
     plain = {key: value for key, value in _PLAIN.items() if key not in OPERATION_KEYS}
-    for fixed in ({**plain, **given}, given):
+    for fixed in ({**plain, "fragment_buffers": 1, **given}, given):
         space = Space(operation, arch, fixed, strict_isa=strict_isa)
         if len(space):
             # An even sample is enough to come near; the whole space can have millions of points.
@@ -192,7 +191,7 @@ def _axes(fixed: Mapping[str, Any], arch: Arch, strict_isa: bool) -> list[Axis]:
     axes: list[tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]] = [
         (("store", "pad_d"), _stores(fixed)),
         (("pad_a", "pad_b"), _pads(fixed, strict_isa)),
-        (("copy", "stages"), _pipelines(fixed, arch)),
+        (("copy", "stages", "fragment_buffers"), _pipelines(fixed, arch)),
         (("warps",), [(w,) for w in _WARPS]),
         (("frags",), [(f,) for f in _FRAGS]),
         (("k_steps",), [(k,) for k in _k_steps(fixed)]),
@@ -216,11 +215,15 @@ def _k_steps(fixed: Mapping[str, Any]) -> Sequence[int]:
     return (*_K_STEPS, *(k for k in (odd, 2 * odd) if 1 < k <= MAX_COUNT and k not in _K_STEPS))
 
 
-def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int]]:
-    """Copies past the registers win where they exist, and with more buffers than one."""
+def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int, int]]:
+    """Copies past the registers win where they exist, with more buffers than one, and with fragments a step ahead.
+
+    Through registers, slices on their way and two sets of fragments together seldom fit.
+    """
     if fixed["feed"] is Feed.GLOBAL:
-        return [(Copy.NONE, 1)]
-    past, through = [(Copy.CPASYNC, 3), (Copy.CPASYNC, 2)], [(Copy.LD, 2), (Copy.LD, 1)]
+        return [(Copy.NONE, 1, 1)]
+    past = [(Copy.CPASYNC, stages, sets) for stages in (3, 2) for sets in (2, 1)]
+    through = [(Copy.LD, 2, 1), (Copy.LD, 1, 1)]
     return past + through if arch.sm >= 80 and fixed.get("stages") != 1 else through + past
 
 

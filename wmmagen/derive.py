@@ -130,6 +130,8 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("B_BASE", "STAGES * A_STAGE", "where the stages of B begin, in elements"),
         _derived("A_ROW_VECTORS", "A_COLS // ALIGN_A", "copies that make a row of A's slice"),
         _derived("B_ROW_VECTORS", "B_COLS // ALIGN_B", "and of B's"),
+        _derived("A_ROW_STEP", "THREADS * ALIGN_A // A_COLS", "rows that the block copies of A's slice at a time"),
+        _derived("B_ROW_STEP", "THREADS * ALIGN_B // B_COLS", "and of B's"),
         _derived("A_COPIES", "A_ROWS * A_ROW_VECTORS // THREADS", "copies of A that a thread makes per slice"),
         _derived("B_COPIES", "B_ROWS * B_ROW_VECTORS // THREADS", "and of B"),
     ),

@@ -242,6 +242,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "fragments": config.fragment_buffers,
             "arrange_a": config.arrange_a.value,
             "arrange_b": config.arrange_b.value,
+            "share_a": _share(known, "A"),
+            "share_b": _share(known, "B"),
         },
         "headers": _headers(config),
         "factor": _FACTOR,
@@ -325,9 +327,20 @@ def _pipeline(config: KernelConfig) -> str:
     """The part that brings operands to the fragments: one file for each way of doing it."""
     if config.feed is Feed.GLOBAL:
         return "global"
+    ahead = "_ahead" if config.fragment_buffers == 2 else ""
     if config.copy is Copy.CPASYNC:
-        return "cpasync"
-    return "single" if config.stages == 1 else "prefetch"
+        return f"cpasync{ahead}"
+    return "single" if config.stages == 1 else f"prefetch{ahead}"
+
+
+def _share(known: Mapping[str, Any], operand: str) -> str:
+    """How the copies of a thread lie in a slice: in one column at equal distances, or scattered."""
+    vectors, step, tile = (known[f"{operand}_{name}"] for name in ("ROW_VECTORS", "ROW_STEP", "TILE_ROWS"))
+    # A row that is no whole copy breaks a rule whose assertion stands in the text.
+    if not vectors or known["THREADS"] % vectors:
+        return "scattered"
+    tiled = known[f"arrange_{operand.lower()}_tiles"]
+    return "scattered" if tiled and step % tile and tile % step else "column"
 
 
 def _headers(config: KernelConfig) -> list[str]:

@@ -905,6 +905,21 @@ _AXES: tuple[Rule, ...] = (
         structural=True,
     ),
     _rule(
+        "X615",
+        "fragments-ahead",
+        Scope.STATIC,
+        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % 2 == 0 or K_STEPS == 1",
+        when="feed_shared",
+        says="fragments that are loaded across slices need an even number of steps along K",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS}: with an odd number of "
+        "steps, the two sets of fragments would change their places in every slice",
+        fix="fragment_buffers=1, or an even number of k_steps",
+        reason="Which set a step uses is known when the kernel is compiled, or fragments end up in local memory.",
+        source=TEMPLATE,
+        knobs=("k_steps",),
+        structural=True,
+    ),
+    _rule(
         "X614",
         "sums-in-d",
         Scope.STATIC,

@@ -23,6 +23,8 @@ class Seed:
         stages: shared-memory buffers in flight.
         warp: rows and columns of a warp's tile of D.
         copy: how tiles reach shared memory.
+        buffers: sets of operand fragments; with two, fragments are loaded a step ahead.
+        min_blocks: blocks that a multiprocessor is to hold.
         acc_bits: the widest accumulator whose partial sums of a warp's tile fit into its registers.
     """
 
@@ -31,27 +33,32 @@ class Seed:
     stages: int
     warp: tuple[int, int] = (64, 64)
     copy: Copy = Copy.CPASYNC
+    buffers: int = 2
+    min_blocks: int = 1
     acc_bits: int = 32
 
 
 _SMALL = (Seed((64, 64), 64, 4, (32, 32)), Seed((64, 64), 32, 3, (32, 32)))
 _TURING = (
-    Seed((256, 256), 32, 1, (128, 64), Copy.LD, acc_bits=16),
+    Seed((256, 256), 32, 1, (128, 64), Copy.LD, buffers=1, acc_bits=16),
+    Seed((256, 128), 32, 2, copy=Copy.LD, acc_bits=16),
     Seed((128, 128), 32, 2, copy=Copy.LD),
-    Seed((128, 128), 32, 1, copy=Copy.LD),
-    Seed((256, 128), 32, 1, copy=Copy.LD),
+    Seed((128, 128), 32, 2, copy=Copy.LD, buffers=1),
+    Seed((128, 128), 32, 1, copy=Copy.LD, buffers=1),
+    Seed((256, 128), 32, 1, copy=Copy.LD, buffers=1),
     Seed((64, 64), 64, 2, (32, 32), Copy.LD),
     Seed((64, 64), 32, 2, (32, 32), Copy.LD),
 )
 _AMPERE = (Seed((256, 128), 32, 3), Seed((128, 128), 64, 3), Seed((128, 128), 32, 4), *_SMALL)
 _AMPERE_SMALL = (Seed((256, 128), 32, 3), Seed((128, 128), 32, 3), Seed((128, 128), 32, 4), *_SMALL)
 _HOPPER = (
-    Seed((256, 128), 32, 4),
-    Seed((256, 128), 32, 5),
-    Seed((128, 256), 64, 3),
-    Seed((128, 128), 32, 4),
     Seed((256, 128), 64, 3),
-    *_SMALL,
+    Seed((128, 256), 64, 3),
+    Seed((128, 64), 64, 4, (64, 32)),
+    Seed((64, 64), 64, 4, (32, 32), min_blocks=2),
+    Seed((256, 128), 32, 4),
+    Seed((128, 128), 64, 3),
+    Seed((128, 128), 32, 4),
 )
 
 #: By the first architecture that they suit; those in between take the nearest below them.
@@ -98,6 +105,7 @@ def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
     point: dict[str, Value] = {name: values[0] for name, values in live.items()}
     point |= {name: whole // part for name, (whole, part) in divisions.items()}
     point |= {"copy": seed.copy, "stages": seed.stages}
+    point |= {"fragment_buffers": seed.buffers, "min_blocks": seed.min_blocks}
     settled = {name: values[0] for name, values in live.items() if len(values) == 1}
     for pad in live["pad_a"]:
         yield config_of(space.operation, point | {"pad_a": pad, "pad_b": pad} | settled)

@@ -72,6 +72,8 @@ constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
 constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
 constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
 constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
+constexpr int A_ROW_STEP = THREADS * ALIGN_A / A_COLS;      // rows that the block copies of A's slice at a time
+constexpr int B_ROW_STEP = THREADS * ALIGN_B / B_COLS;      // and of B's
 constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;  // copies of A that a thread makes per slice
 constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
 
@@ -134,6 +136,9 @@ using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, fl
 // What the text below is written for, beside what the rules ask of all texts.
 static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
 static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
+static_assert(THREADS % A_ROW_VECTORS == 0, "a thread's copies of A lie in one column");
+static_assert(A_ROW_STEP % A_TILE_ROWS == 0 || A_TILE_ROWS % A_ROW_STEP == 0, "and at equal distances in tiles");
+static_assert(THREADS % B_ROW_VECTORS == 0, "a thread's copies of B lie in one column");
 
 }  // namespace
 
@@ -169,26 +174,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
   extern __shared__ __align__(128) __half shared[];
   const long long a_slice = static_cast<long long>(BLOCK_K) * lda;
-  const __half* a_from[A_COPIES];
-  int a_to[A_COPIES];
-#pragma unroll
-  for (int i = 0; i < A_COPIES; ++i) {
-    const int row = (thread + i * THREADS) / A_ROW_VECTORS;
-    const int col = (thread + i * THREADS) % A_ROW_VECTORS * ALIGN_A;
-    a_from[i] = A + static_cast<long long>(row) * lda + block_row + col;
-    // Instruction tiles lie one after the other, so that each begins on 256 bits, however narrow its rows are.
-    a_to[i] = row / A_TILE_ROWS * A_STEP_K + row % A_TILE_ROWS * LDS_A +
-              col / A_TILE_COLS * A_STEP_M + col % A_TILE_COLS;
-  }
-  const __half* b_from[B_COPIES];
-  int b_to[B_COPIES];
-#pragma unroll
-  for (int i = 0; i < B_COPIES; ++i) {
-    const int row = (thread + i * THREADS) / B_ROW_VECTORS;
-    const int col = (thread + i * THREADS) % B_ROW_VECTORS * ALIGN_B;
-    b_from[i] = B + static_cast<long long>(block_col + row) * ldb + col;
-    b_to[i] = row * LDS_B + col;
-  }
+
+  // Its copies of A lie in one column, A_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int a_row = thread / A_ROW_VECTORS;
+  const int a_col = thread % A_ROW_VECTORS * ALIGN_A;
+  const __half* a_from = A + static_cast<long long>(a_row) * lda + block_row + a_col;
+  const long long a_step = static_cast<long long>(A_ROW_STEP) * lda;
+  const auto a_down = [](int rows) { return rows / A_TILE_ROWS * A_STEP_K + rows % A_TILE_ROWS * LDS_A; };
+  // Instruction tiles lie one after the other, so that each begins on 256 bits, however narrow its rows are.
+  const int a_to = a_row / A_TILE_ROWS * A_STEP_K + a_row % A_TILE_ROWS * LDS_A +
+                   a_col / A_TILE_COLS * A_STEP_M + a_col % A_TILE_COLS;
+
+  // Its copies of B lie in one column, B_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int b_row = thread / B_ROW_VECTORS;
+  const int b_col = thread % B_ROW_VECTORS * ALIGN_B;
+  const __half* b_from = B + static_cast<long long>(block_col + b_row) * ldb + b_col;
+  const long long b_step = static_cast<long long>(B_ROW_STEP) * ldb;
+  const int b_to = b_row * LDS_B + b_col;
 
   // A slice on its way waits in registers.
   int4 a_held[A_COPIES];
@@ -196,31 +198,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   const auto load_slice = [&] {
 #pragma unroll
     for (int i = 0; i < A_COPIES; ++i) {
-      a_held[i] = *reinterpret_cast<const int4*>(a_from[i]);
-      a_from[i] += a_slice;
+      a_held[i] = *reinterpret_cast<const int4*>(a_from + i * a_step);
     }
+    a_from += a_slice;
 #pragma unroll
     for (int i = 0; i < B_COPIES; ++i) {
-      b_held[i] = *reinterpret_cast<const int4*>(b_from[i]);
-      b_from[i] += BLOCK_K;
+      b_held[i] = *reinterpret_cast<const int4*>(b_from + i * b_step);
     }
+    b_from += BLOCK_K;
   };
   const auto store_slice = [&](int stage) {
 #pragma unroll
     for (int i = 0; i < A_COPIES; ++i) {
-      *reinterpret_cast<int4*>(shared + stage * A_STAGE + a_to[i]) = a_held[i];
+      *reinterpret_cast<int4*>(shared + stage * A_STAGE + a_to + a_down(i * A_ROW_STEP)) = a_held[i];
     }
 #pragma unroll
     for (int i = 0; i < B_COPIES; ++i) {
-      *reinterpret_cast<int4*>(shared + B_BASE + stage * B_STAGE + b_to[i]) = b_held[i];
+      *reinterpret_cast<int4*>(shared + B_BASE + stage * B_STAGE + b_to + i * B_ROW_STEP * LDS_B) = b_held[i];
     }
   };
 
-  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from
-  // the compiler that they are shared memory, and the fragment loads would become generic ones.
-  const auto multiply_stage = [&](int stage) {
-    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
-    const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+  // 4. Main loop: one buffer, so the block stops twice a slice, before it is overwritten and before it is read.
+  for (int slice = 0; slice < slices; ++slice) {
+    load_slice();
+    __syncthreads();  // every warp has read the slice before this one
+    store_slice(0);
+    __syncthreads();  // the slice is there for every warp
+
+    // Stages are offsets from one base: an array of pointers would hide from the compiler that they are shared memory,
+    // and the fragment loads would become generic ones.
+    const __half* a_tile = shared + 0 * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const __half* b_tile = shared + B_BASE + 0 * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
 #pragma unroll
     for (int k = 0; k < K_STEPS; ++k) {
       FragmentA a[FRAGS_M];
@@ -241,15 +249,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
         }
       }
     }
-  };
-
-  // 4. Main loop: one buffer, so the block stops twice a slice, before it is overwritten and before it is read.
-  for (int slice = 0; slice < slices; ++slice) {
-    load_slice();
-    __syncthreads();  // every warp has read the slice before this one
-    store_slice(0);
-    __syncthreads();  // the slice is there for every warp
-    multiply_stage(0);
   }
 
   // 5. Epilogue: every warp stores its own tile.

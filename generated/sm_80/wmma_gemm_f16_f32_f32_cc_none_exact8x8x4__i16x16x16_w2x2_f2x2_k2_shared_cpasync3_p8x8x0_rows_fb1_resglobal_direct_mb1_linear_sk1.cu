@@ -69,6 +69,8 @@ constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
 constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
 constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
 constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
+constexpr int A_ROW_STEP = THREADS * ALIGN_A / A_COLS;      // rows that the block copies of A's slice at a time
+constexpr int B_ROW_STEP = THREADS * ALIGN_B / B_COLS;      // and of B's
 constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;  // copies of A that a thread makes per slice
 constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
 
@@ -135,11 +137,17 @@ using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, fl
 // What the text below is written for, beside what the rules ask of all texts.
 static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
 static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
+static_assert(THREADS % A_ROW_VECTORS == 0, "a thread's copies of A lie in one column");
+static_assert(THREADS % B_ROW_VECTORS == 0, "a thread's copies of B lie in one column");
+
+// The address of a place in shared memory as cp.async takes it, in bytes within that memory.
+__device__ __forceinline__ unsigned shared_address(const __half* place) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(place));
+}
 
 // Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
-__device__ __forceinline__ void copy_16(__half* to, const __half* from) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+__device__ __forceinline__ void copy_16(unsigned to, const __half* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 // Closes the copies that this thread has started into a group. Groups end in the order in which they were closed.
@@ -204,47 +212,74 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   };
 
   // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
-  //    once: `*_from` walks along K in global memory, `*_to` is the place within a stage.
+  //    once: `*_from` walks along K in global memory, `*_to` is the address within the first stage.
   extern __shared__ __align__(128) __half shared[];
   const long long a_slice = static_cast<long long>(BLOCK_K) * lda;
-  const __half* a_from[A_COPIES];
-  int a_to[A_COPIES];
-#pragma unroll
-  for (int i = 0; i < A_COPIES; ++i) {
-    const int row = (thread + i * THREADS) / A_ROW_VECTORS;
-    const int col = (thread + i * THREADS) % A_ROW_VECTORS * ALIGN_A;
-    a_from[i] = A + static_cast<long long>(row) * lda + block_row + col;
-    a_to[i] = row * LDS_A + col;
-  }
-  const __half* b_from[B_COPIES];
-  int b_to[B_COPIES];
-#pragma unroll
-  for (int i = 0; i < B_COPIES; ++i) {
-    const int row = (thread + i * THREADS) / B_ROW_VECTORS;
-    const int col = (thread + i * THREADS) % B_ROW_VECTORS * ALIGN_B;
-    b_from[i] = B + static_cast<long long>(block_col + row) * ldb + col;
-    b_to[i] = row * LDS_B + col;
-  }
 
-  // Starts the copies of the next slice into a stage.
-  const auto copy_slice = [&](int stage) {
+  // Its copies of A lie in one column, A_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int a_row = thread / A_ROW_VECTORS;
+  const int a_col = thread % A_ROW_VECTORS * ALIGN_A;
+  const __half* a_from = A + static_cast<long long>(a_row) * lda + block_row + a_col;
+  const long long a_step = static_cast<long long>(A_ROW_STEP) * lda;
+  const unsigned a_to = shared_address(shared + a_row * LDS_A + a_col);
+
+  // Its copies of B lie in one column, B_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int b_row = thread / B_ROW_VECTORS;
+  const int b_col = thread % B_ROW_VECTORS * ALIGN_B;
+  const __half* b_from = B + static_cast<long long>(block_col + b_row) * ldb + b_col;
+  const long long b_step = static_cast<long long>(B_ROW_STEP) * ldb;
+  const unsigned b_to = shared_address(shared + B_BASE + b_row * LDS_B + b_col);
+
+  // Starts a part of the copies of the next slice into a stage: one part beside the products of each step of K, because
+  // copies that come all at once keep the loads of fragments waiting.
+  const auto copy_part = [&](int stage, int part) {
 #pragma unroll
     for (int i = 0; i < A_COPIES; ++i) {
-      copy_16(shared + stage * A_STAGE + a_to[i], a_from[i]);
-      a_from[i] += a_slice;
+      if (i * K_STEPS / A_COPIES == part) {
+        copy_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step);
+      }
     }
 #pragma unroll
     for (int i = 0; i < B_COPIES; ++i) {
-      copy_16(shared + B_BASE + stage * B_STAGE + b_to[i], b_from[i]);
-      b_from[i] += BLOCK_K;
+      if (i * K_STEPS / B_COPIES == part) {
+        copy_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step);
+      }
+    }
+    if (part + 1 == K_STEPS) {
+      a_from += a_slice;
+      b_from += BLOCK_K;
     }
   };
 
-  // Multiplies the slice that lies in a stage. Stages are offsets from one base: an array of pointers would hide from
-  // the compiler that they are shared memory, and the fragment loads would become generic ones.
-  const auto multiply_stage = [&](int stage) {
-    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
-    const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K
+  //    has no such slice, so that counting groups is counting slices.
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < slices) {
+#pragma unroll
+      for (int part = 0; part < K_STEPS; ++part) {
+        copy_part(stage, part);
+      }
+    }
+    close_group();
+  }
+
+  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read
+  //    the slice before it, whose stage is the one that is filled next.
+  int read_stage = 0;
+  int fill_stage = STAGES - 1;
+  for (int slice = 0; slice < slices; ++slice) {
+    wait_groups<STAGES - 2>();
+    __syncthreads();
+    const bool more = slice + STAGES - 1 < slices;
+    if (slice > 0) {
+      reload();
+    }
+
+    // Stages are offsets from one base: an array of pointers would hide from the compiler that they are shared memory,
+    // and the fragment loads would become generic ones.
+    const __half* a_tile = shared + read_stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const __half* b_tile = shared + B_BASE + read_stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
 #pragma unroll
     for (int k = 0; k < K_STEPS; ++k) {
       FragmentA a[FRAGS_M];
@@ -257,6 +292,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
       for (int j = 0; j < FRAGS_N; ++j) {
         wmma::load_matrix_sync(b[j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
       }
+      if (more) {
+        copy_part(fill_stage, k);
+      }
 #pragma unroll
       for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
@@ -265,33 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
         }
       }
     }
-  };
-
-  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K
-  //    has no such slice, so that counting groups is counting slices.
-#pragma unroll
-  for (int stage = 0; stage < STAGES - 1; ++stage) {
-    if (stage < slices) {
-      copy_slice(stage);
-    }
     close_group();
-  }
-
-  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read
-  //    the slice before it, whose stage is the one that is filled next.
-  int read_stage = 0;
-  int fill_stage = STAGES - 1;
-  for (int slice = 0; slice < slices; ++slice) {
-    wait_groups<STAGES - 2>();
-    __syncthreads();
-    if (slice + STAGES - 1 < slices) {
-      copy_slice(fill_stage);
-    }
-    close_group();
-    if (slice > 0) {
-      reload();
-    }
-    multiply_stage(read_stage);
     if (slice + 1 < slices) {
       park();
     }

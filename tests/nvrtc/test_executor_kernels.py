@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
 from wmmagen.doctor import PROBE_ENTRY, PROBE_SOURCE
 from wmmagen.errors import MissingPiece
-from wmmagen.executor import Result, ptx
+from wmmagen.executor import Result, fragments, ptx
 from wmmagen.render import render
 from wmmagen.verdict import judge
 
@@ -33,7 +34,13 @@ KERNELS = [
     (100, "layout=rc,feed=global,epilogue=linear,store=staged,warps=1x2,frags=1x1,align_d=2,raster=panels8"),
     (120, "layout=cc,align_a=1,align_b=2,warps=1x1,frags=2x2,feed=shared,copy=ld,stages=2,store=staged,d=f16,acc=f32"),
     (120, "epilogue=linear,residency=global,store=direct,layout=rr,warps=1x1,frags=1x1,copy=ld,stages=1"),
-]
+    (75, "layout=rr,warps=2x1,frags=1x2,k_steps=2,feed=shared,copy=ld,stages=2,fragment_buffers=2"),
+    (100, "layout=rc,warps=1x2,frags=2x1,k_steps=4,copy=cpasync,stages=2,fragment_buffers=2,arrange_a=tiles,"
+     "residency=global,store=direct"),
+    (120, "layout=rc,warps=2x1,frags=1x2,k_steps=3,copy=cpasync,stages=5,arrange_b=tiles"),
+    (86, "layout=cr,warps=2x2,frags=3x1,k_steps=2,copy=cpasync,stages=4,fragment_buffers=2,epilogue=linear,d=f16,"
+     "store=staged"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,49 @@ def test_line_tables_change_no_machine_code(sm: int) -> None:
     assert binaries[0].registers == binaries[1].registers
     assert ".loc" in binaries[1].ptx
     assert ".loc" not in binaries[0].ptx
+
+
+AHEAD, LD_AHEAD, TWO_AHEAD = KERNELS[2], KERNELS[9], KERNELS[10]
+#: Mistakes that change no result: fragments are loaded where nothing was written, and not used.
+UNWRITTEN = [
+    (AHEAD, "if (slices > 0) {", "if (true) {"),
+    (AHEAD, "slice + 1 < slices ? after : read_stage", "after"),
+    (LD_AHEAD, "  if (slices > 0) {\n    load_step", "  if (true) {\n    load_step"),
+    (LD_AHEAD, "more ? (slice + 1) % STAGES : read_stage", "(slice + 1) % STAGES"),
+]
+
+
+@pytest.fixture
+def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each load of fragments with an element that nobody wrote."""
+    loads: list[int] = []
+    fill = fragments.Mover._fill
+
+    def watched(self: fragments.Mover, machine: Any, warps: Any, elements: Any, undefined: Any) -> None:
+        loads.extend([1] if undefined.any() else [])
+        fill(self, machine, warps, elements, undefined)
+
+    monkeypatch.setattr(fragments.Mover, "_fill", watched)
+    return loads
+
+
+@pytest.mark.parametrize("kernel", [AHEAD, LD_AHEAD, TWO_AHEAD, KERNELS[-1]], ids=["3", "ld", "2", "4"])
+def test_fragments_ahead_are_loaded_from_what_was_written(kernel: tuple[int, str], unwritten: list[int]) -> None:
+    made = make(*kernel)
+    for problem in (made.problems[0], made.problems[-1]):  # one slice, and none
+        check(made, problem)
+    assert unwritten == []
+
+
+@pytest.mark.parametrize(("kernel", "old", "new"), UNWRITTEN, ids=["none", "last", "ld none", "ld last"])
+def test_fragments_that_nobody_wrote_are_seen(
+    kernel: tuple[int, str], old: str, new: str, unwritten: list[int]
+) -> None:
+    made = make(*kernel)
+    assert made.source.count(old) == 1
+    for problem in (made.problems[0], made.problems[-1]):
+        check(made, problem, made.source.replace(old, new))
+    assert unwritten
 
 
 def test_what_is_counted_tells_configurations_apart() -> None:

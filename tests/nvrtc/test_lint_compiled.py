@@ -90,11 +90,11 @@ def test_every_architecture_can_be_read(sm: int, feed: str) -> None:
 
 POINTERS = """
     const __half* bases[2] = {shared, A};
-    const __half* a_tile = bases[lda == 7] + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;"""
+    const __half* a_tile = bases[lda == 7] + slice % STAGES * A_STAGE + warp_m * FRAGS_M * A_STEP_M;"""
 
 
 def test_a_base_that_may_be_any_memory_is_caught() -> None:
-    plain = "\n    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;"
+    plain = "\n    const __half* a_tile = shared + slice % STAGES * A_STAGE + warp_m * FRAGS_M * A_STEP_M;"
     told = spoilt("frags=2x2", 80, plain, POINTERS).defects
     assert any("generic accesses in the main loop" in text for text in told)
     assert any("holds no LDSM.M88" in text for text in told)
@@ -121,8 +121,8 @@ def test_sums_that_are_indexed_at_run_time_are_caught() -> None:
 def test_copies_of_halves_are_caught() -> None:
     told = spoilt(
         "copy=ld,stages=2,frags=2x2", 80,
-        "      a_held[i] = *reinterpret_cast<const int4*>(a_from[i]);",
-        "      const int2* from = reinterpret_cast<const int2*>(a_from[i]);\n"
+        "      a_held[i] = *reinterpret_cast<const int4*>(a_from + i * a_step);",
+        "      const int2* from = reinterpret_cast<const int2*>(a_from + i * a_step);\n"
         "      a_held[i] = make_int4(__ldcg(from).x, __ldcg(from).y, __ldcg(from + 1).x, __ldcg(from + 1).y);",
     )  # fmt: skip
     assert any("copies by" in text and "LDG.64" in text for text in told.defects)

@@ -168,6 +168,7 @@ BREAKS: dict[str, Break] = {
     "X611": Break("align_d=2", "align_d=4"),
     "X612": Break("store=staged,align_d=8", "store=staged,align_d=4"),
     "X613": Break("k_steps=1,fragment_buffers=2", "k_steps=2,fragment_buffers=2"),
+    "X615": Break("k_steps=3,fragment_buffers=2", "k_steps=3,fragment_buffers=2,stages=1"),
     "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),

@@ -46,6 +46,10 @@ MORE_STRUCTURES = (
     "copy=ld,stages=2,arrange_b=tiles,acc=f16,d=f16,epilogue=linear,align_a=1,align_b=2",
     "copy=ld,stages=1,acc=f16,store=staged,pad_d=8,epilogue=linear,residency=fragment",
     "copy=cpasync,stages=3,residency=global,epilogue=linear,layout=rc",
+    "copy=ld,stages=2,fragment_buffers=2,arrange_a=tiles,layout=rc,residency=global",
+    "copy=cpasync,stages=3,fragment_buffers=2,arrange_b=tiles,layout=cr",
+    "copy=cpasync,stages=2,k_steps=3,layout=rc,arrange_a=tiles",
+    "copy=ld,stages=2,k_steps=3,layout=rc,arrange_b=tiles",
     f"{GLOBAL},residency=global,layout=cr",
     f"{GLOBAL},acc=f16,store=staged,pad_d=8,layout=cr,fragment_buffers=2,k_steps=4,raster=grouped4",
 )
@@ -110,13 +114,17 @@ def test_no_date_and_no_path(pairs: str, sm: int, strict: bool) -> None:
 # Tidy.
 
 
+def slots_of(pairs: str) -> dict[str, str]:
+    slots: dict[str, str] = render._context(config(pairs), SM80, "", "", False)["slot"]
+    return slots
+
+
 def test_the_files_that_are_looked_at_have_every_part_of_the_templates() -> None:
     seen = set()
     for pairs in STRUCTURES + MORE_STRUCTURES:
         case = config(pairs)
         assert rules.legal(case, SM80), pairs
-        slots = render._context(case, SM80, "", "", False)["slot"]
-        seen |= {f"{slot.removesuffix('_a').removesuffix('_b')}_{value}" for slot, value in slots.items()}
+        seen |= {f"{slot.removesuffix('_a').removesuffix('_b')}_{value}" for slot, value in slots_of(pairs).items()}
     parts = {path.stem for path in (render.template_root() / "parts").glob("*_*.jinja")}
     assert parts == seen
 
@@ -216,7 +224,8 @@ PAIRS_OF_ONE_STRUCTURE = [
     ("", "warps=1x4,frags=2x2"),
     ("", "inst=8x32x16"),
     ("copy=cpasync,stages=2", "copy=cpasync,stages=5,pad_b=24"),
-    ("copy=ld,stages=1", "copy=ld,stages=1,warps=4x2,k_steps=3"),
+    ("copy=ld,stages=1", "copy=ld,stages=1,warps=4x2,k_steps=4"),
+    ("copy=ld,stages=1,k_steps=3", "copy=ld,stages=1,warps=4x2,k_steps=3"),
     (GLOBAL, f"{GLOBAL},frags=2x8,inst=8x32x16"),
 ]
 
@@ -248,7 +257,8 @@ def numbers(draw: random.Random, pairs: str) -> str:
 def test_legal_variants_of_a_structure_differ_in_numbers_only(pairs: str) -> None:
     draw = random.Random(pairs)
     drawn = (numbers(draw, pairs) for _ in range(1000))
-    legal = set(itertools.islice((p for p in drawn if rules.legal(config(p), SM80)), 6))
+    same = (p for p in drawn if rules.legal(config(p), SM80) and slots_of(p) == slots_of(pairs))
+    legal = set(itertools.islice(same, 6))
     assert len(legal) >= 4
     assert {without_numbers(p) for p in legal} == {without_numbers(pairs)}
 
@@ -338,7 +348,10 @@ def test_an_unknown_name_in_a_template_is_an_error() -> None:
 
 def test_every_template_is_used() -> None:
     parts = {path.name for path in (render.template_root() / "parts").glob("*.jinja")}
-    slots = {f"pipeline_{name}.jinja" for name in ("single", "prefetch", "cpasync", "global")}
+    slots = {
+        f"pipeline_{name}.jinja"
+        for name in ("single", "prefetch", "prefetch_ahead", "cpasync", "cpasync_ahead", "global")
+    }
     assert slots <= parts
     texts = (
         "".join(path.read_text() for path in render.template_root().rglob("*.jinja"))

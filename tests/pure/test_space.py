@@ -244,14 +244,16 @@ def test_seeds_are_legal_and_reach_the_space(sm: int, operation: Operation) -> N
 def test_seeds_of_known_architectures() -> None:
     def words(operation: Operation, text: str) -> list[str]:
         found = seeds.for_space(Space(operation, arch.find(text)))
-        return [f"{c.warps} {c.frags} {c.k_steps} {c.copy}{c.stages}" for c in found]
+        return [
+            f"{c.warps} {c.frags} {c.k_steps} {c.copy}{c.stages} fb{c.fragment_buffers} mb{c.min_blocks}" for c in found
+        ]
 
-    assert words(F16, "sm_75")[:2] == ["2x4 8x4 2 ld1", "2x2 4x4 2 ld2"]
-    assert words(F32, "sm_75")[0] == "2x2 4x4 2 ld2"
-    assert words(F32, "sm_80")[:2] == ["4x2 4x4 2 cpasync3", "2x2 4x4 4 cpasync3"]
-    assert words(F32, "sm_89")[:2] == ["4x2 4x4 2 cpasync3", "2x2 4x4 2 cpasync3"]
-    expected = ["4x2 4x4 2 cpasync4", "4x2 4x4 2 cpasync5", "2x4 4x4 4 cpasync3", "2x2 4x4 2 cpasync4"]
-    assert words(F32, "sm_90")[:4] == expected
+    assert words(F16, "sm_75")[:3] == ["2x4 8x4 2 ld1 fb1 mb1", "4x2 4x4 2 ld2 fb2 mb1", "2x2 4x4 2 ld2 fb2 mb1"]
+    assert words(F32, "sm_75")[0] == "2x2 4x4 2 ld2 fb2 mb1"
+    assert words(F32, "sm_80")[:2] == ["4x2 4x4 2 cpasync3 fb2 mb1", "2x2 4x4 4 cpasync3 fb2 mb1"]
+    assert words(F32, "sm_89")[:2] == ["4x2 4x4 2 cpasync3 fb2 mb1", "2x2 4x4 2 cpasync3 fb2 mb1"]
+    expected = ["4x2 4x4 4 cpasync3 fb2 mb1", "2x4 4x4 4 cpasync3 fb2 mb1", "2x2 4x2 4 cpasync4 fb2 mb1"]
+    assert words(F32, "sm_90")[:4] == [*expected, "2x2 2x2 4 cpasync4 fb2 mb2"]
 
 
 def test_seeds_take_what_the_space_leaves_them() -> None:
