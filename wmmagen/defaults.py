@@ -224,7 +224,8 @@ def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int
         return [(Copy.NONE, 1, 1)]
     past = [(Copy.CPASYNC, stages, sets) for stages in (3, 2) for sets in (2, 1)]
     through = [(Copy.LD, 2, 1), (Copy.LD, 1, 1)]
-    return past + through if arch.sm >= 80 and fixed.get("stages") != 1 else through + past
+    rows = past + through if arch.sm >= 80 and fixed.get("stages") != 1 else through + past
+    return [row for row in rows if row[0] is fixed.get("copy", row[0])] or rows
 
 
 def _stores(fixed: Mapping[str, Any]) -> Sequence[tuple[Store, int]]:
