@@ -96,14 +96,20 @@ def break_source(text: str, mutant: Mutant) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Configurations: small ones, so that a run takes a hundredth of a second, and every part of the templates occurs.
 
-CP2 = "layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=2,store=direct"
-CP3 = "layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=direct"
-CP4 = "layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=4,store=staged,d=f16,epilogue=linear"
-CP3_STAGED = "layout=rr,warps=2x1,frags=2x2,k_steps=2,copy=cpasync,stages=3,store=staged"
+CP2 = "layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct"
+CP3 = "layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=direct"
+CP4 = (
+    "layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=4,fragment_buffers=1,"
+    "store=staged,d=f16,epilogue=linear"
+)
+CP3_STAGED = "layout=rr,warps=2x1,frags=2x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=staged"
+AHEAD2 = "layout=rr,warps=2x1,frags=1x4,k_steps=4,copy=cpasync,stages=2,fragment_buffers=2,store=direct"
+AHEAD3 = "layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=direct"
 LD1 = "layout=rr,warps=2x2,frags=2x2,k_steps=2,copy=ld,stages=1,store=direct"
 LD1_STAGED = "layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16"
 LD1_LINEAR = "layout=rr,warps=2x2,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct,epilogue=linear"
 LD2 = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct"
+LD2_AHEAD = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,fragment_buffers=2,store=direct"
 LD2_STAGED = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2,store=staged,epilogue=linear,d=f16"
 LD2_NARROW = "layout=cc,acc=f16,d=f16,inst=32x8x16,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged"
 GLOBAL = "layout=rr,feed=global,warps=2x1,frags=1x2,k_steps=2,store=direct"
@@ -121,13 +127,15 @@ NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=
 
 _BARRIER = "__syncthreads();"
 _WAIT = "wait_groups<STAGES - 2>();"
-_CLOSE_IN_LOOP = "    close_group();\n    multiply_stage(read_stage);"
+_CLOSE_IN_LOOP = "    close_group();\n    read_stage ="
 _LOOP = "for (int slice = 0; slice < slices; ++slice) {"
 _EACH_SUM = f"{_LOOP}\n    for (auto& row : acc)\n      for (auto& sum : row)"
 _PLACE = "  // 2. Accumulators:"
-_ROW_OF_A = "static_cast<long long>(block_row + row) * "
+_ROW_OF_A = "static_cast<long long>(block_row + a_row) * "
+_ROWS_OF_A = "static_cast<long long>(A_ROW_STEP) * "
 _ROW_OF_D = "static_cast<long long>(warp_row) * ldd + warp_col"
 _TILE_OF_D = "static_cast<long long>(i * INST_M) * "
+_PRODUCT = "wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);"
 _ZEROED = "wmma::fill_fragment(acc[i][j], 0.0f);"
 _STORED = "wmma::store_matrix_sync(strip + j * D_TILE, acc[i][j], LDS_D, wmma::mem_row_major);"
 _DIRECT = (
@@ -209,13 +217,13 @@ _PIPELINE = (
     ),
     Mutant(
         "group-closed-late", "a group is closed behind the wait that counts it", "csarofeen/pytorch PR #2457",
-        (Edit(_CLOSE_IN_LOOP, "    multiply_stage(read_stage);"),
+        (Edit(_CLOSE_IN_LOOP, "    read_stage ="),
          Edit(f"    {_WAIT}\n", f"    {_WAIT}\n    if (slice > 0) close_group();\n")),
         (CP2, CP3, CP4), ("early-read", "race"), visible=False,
     ),
     Mutant(
         "group-not-closed", "the copies of the main loop are closed into no group", "",
-        (Edit(_CLOSE_IN_LOOP, "    multiply_stage(read_stage);"),), (CP2, CP3, CP4), ("early-read",), visible=False,
+        (Edit(_CLOSE_IN_LOOP, "    read_stage ="),), (CP2, CP3, CP4), ("early-read",), visible=False,
     ),
     Mutant(
         "fill-stage-off", "the ring begins at the stage that is read", "cutlass PR #3636",
@@ -239,13 +247,12 @@ _PIPELINE = (
     ),
     Mutant(
         "prologue-unguarded", "slices that K does not have are copied", "cutlass PR #1593",
-        (Edit("    if (stage < slices) {\n      copy_slice(stage);\n    }", "    copy_slice(stage);"),),
+        (Edit("    if (stage < slices) {\n#pragma", "    {\n#pragma"),),
         (CP2, CP4, CP3_STAGED), ("out-of-bounds",), visible=False,
     ),
     Mutant(
         "fill-unguarded", "the main loop copies slices behind the end of K", "cutlass #3536",
-        (Edit("    if (slice + STAGES - 1 < slices) {\n      copy_slice(fill_stage);\n    }",
-              "    copy_slice(fill_stage);"),),
+        (Edit("if (more) {\n        copy_part", "{\n        copy_part"),),
         (CP2, CP4, CP3_STAGED), ("out-of-bounds",), visible=False,
     ),
     Mutant(
@@ -261,8 +268,7 @@ _PIPELINE = (
     ),
     Mutant(
         "slice-twice", "the first slice is multiplied twice", "",
-        (Edit("multiply_stage(read_stage);", "multiply_stage(read_stage);\n"
-              "    if (slice == 0) multiply_stage(read_stage);"),),
+        (Edit(_PRODUCT, f"{_PRODUCT}\n          if (slice == 0) {_PRODUCT}"),),
         (CP2, CP3, CP4), words="is counted twice",
     ),
     Mutant(
@@ -272,12 +278,12 @@ _PIPELINE = (
     ),
     Mutant(
         "k-walked-twice", "A moves two slices at a time", "rocm_wmma_samples #2",
-        (Edit("a_from[i] += BLOCK_K;", "a_from[i] += 2 * BLOCK_K;"),),
+        (Edit("a_from += BLOCK_K;", "a_from += 2 * BLOCK_K;"),),
         (CP2, CP3, LD1, LD2), ("out-of-bounds",), "read outside A or B|used A of the slice",
     ),
     Mutant(
         "k-not-walked", "B stays at its first slice", "",
-        (Edit("b_from[i] += b_slice;", "b_from[i] += 0 * b_slice;"),),
+        (Edit("b_from += b_slice;", "b_from += 0 * b_slice;"),),
         (CP2, LD1, LD2), words="used B of the slice 1 earlier: stale",
     ),
     Mutant(
@@ -287,7 +293,27 @@ _PIPELINE = (
     ),
     Mutant(
         "fragments-of-one-buffer", "each step multiplies the fragments of the first", "",
-        (Edit("a[k % 2][i], b[k % 2][j]", "a[0][i], b[0][j]"),), (CP3, GLOBAL_CC), words=_WRONG,
+        (Edit("a[k % 2][i], b[k % 2][j]", "a[0][i], b[0][j]"),), (AHEAD3, GLOBAL_CC), words=_WRONG,
+    ),
+    Mutant(
+        "copies-left-out", "the first part of a slice's copies is left out", "",
+        (Edit("if (more) {\n        copy_part", "if (more && k > 0) {\n        copy_part"),),
+        (CP2, CP3, CP4), ("poison-stored", "early-read"), _WRONG,
+    ),
+    Mutant(
+        "ahead-waits-for-too-few", "the wait before the next slice's fragments leaves its group open", "",
+        (Edit(f"close_group();\n        {_WAIT}", "close_group();\n        wait_groups<STAGES - 1>();"),),
+        (AHEAD2, AHEAD3), ("early-read",), visible=False,
+    ),
+    Mutant(
+        "ahead-barrier", "fragments of the next slice are loaded before other threads' copies have landed", "",
+        (Edit("__syncthreads();\n        load_step(next_stage, 0);", "load_step(next_stage, 0);"),),
+        (AHEAD2, AHEAD3, LD2_AHEAD), ("race",), visible=False,
+    ),
+    Mutant(
+        "ahead-sets-swapped", "each step multiplies the set of A that is being loaded", "",
+        (Edit("a[k % 2][i], b[k % 2][j]", "a[(k + 1) % 2][i], b[k % 2][j]"),),
+        (AHEAD2, AHEAD3, LD2_AHEAD), words=_WRONG,
     ),
 )  # fmt: skip
 
@@ -295,12 +321,12 @@ _PIPELINE = (
 _ADDRESSES = (
     Mutant(
         "ldb-for-lda", "rows of A are taken to be as far apart as those of B", "cuda-samples #5",
-        (Edit(f"{_ROW_OF_A}lda", f"{_ROW_OF_A}ldb"),),
+        (Edit(f"{_ROW_OF_A}lda", f"{_ROW_OF_A}ldb"), Edit(f"{_ROWS_OF_A}lda", f"{_ROWS_OF_A}ldb")),
         (CP2, LD1, LD2), ("out-of-bounds",), f"read outside A or B|{_WRONG}",
     ),
     Mutant(
         "packed-a", "K is taken for the leading dimension of A", "aiter PR #5385",
-        (Edit(f"{_ROW_OF_A}lda", f"{_ROW_OF_A}K"),),
+        (Edit(f"{_ROW_OF_A}lda", f"{_ROW_OF_A}K"), Edit(f"{_ROWS_OF_A}lda", f"{_ROWS_OF_A}K")),
         (CP2, LD1, LD2), words=f"read outside A or B|{_WRONG}",
     ),
     Mutant(
@@ -316,7 +342,8 @@ _ADDRESSES = (
     ),
     Mutant(
         "pad-left-out", "slices are stored without the pad with which they are read", "",
-        (Edit("a_to[i] = row * LDS_A + col;", "a_to[i] = row * A_COLS + col;"),),
+        (Edit("a_row * LDS_A + a_col", "a_row * A_COLS + a_col"),
+         Edit("i * A_ROW_STEP * LDS_A", "i * A_ROW_STEP * A_COLS")),
         (CP2, CP3, LD1, LD2), ("poison-stored", "race"),
     ),
     Mutant(
@@ -340,8 +367,9 @@ _ADDRESSES = (
          Edit("constexpr int B_STEP_N = K_STEPS * B_TILE;", "constexpr int B_STEP_N = INST_N;"),
          Edit("constexpr int B_STEP_K = B_TILE;", "constexpr int B_STEP_K = INST_K * LDS_B;"),
          Edit("constexpr int B_STAGE = WARPS_N * FRAGS_N * B_STEP_N;", "constexpr int B_STAGE = B_ROWS * LDS_B;"),
-         Edit("b_to[i] = row / B_TILE_ROWS * B_STEP_K + row % B_TILE_ROWS * LDS_B +\n"
-              "              col / B_TILE_COLS * B_STEP_N + col % B_TILE_COLS;", "b_to[i] = row * LDS_B + col;")),
+         Edit("rows / B_TILE_ROWS * B_STEP_K + rows % B_TILE_ROWS * LDS_B", "rows * LDS_B"),
+         Edit("b_row / B_TILE_ROWS * B_STEP_K + b_row % B_TILE_ROWS * LDS_B +\n"
+              "                   b_col / B_TILE_COLS * B_STEP_N + b_col % B_TILE_COLS;", "b_row * LDS_B + b_col;")),
         (TILES_WIDE, TILES_WIDE.replace("stages=1", "stages=2")), ("fragment-pointer",), visible=False, unguarded=True,
     ),
     Mutant(
@@ -527,11 +555,11 @@ _RESULTS = (
     ),
     Mutant(
         "beyond-a", "A is read far behind its end", "",
-        (Edit("a_from[i] = A + ", "a_from[i] = A + (1LL << 24) + "),), (CP2, LD1, LD2), ("out-of-bounds",),
+        (Edit("a_from = A + ", "a_from = A + (1LL << 24) + "),), (CP2, LD1, LD2), ("out-of-bounds",),
     ),
     Mutant(
         "zeros", "nothing is multiplied", "",
-        (Edit("wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);", ""),), (CP2, LD1, GLOBAL),
+        (Edit(_PRODUCT, ""),), (CP2, LD1, GLOBAL),
         words="every element is zero: the accumulators were stored without a product",
     ),
     Mutant(
