@@ -180,7 +180,7 @@ def test_fragments_that_nobody_wrote_are_seen(
     made = make(*kernel)
     assert made.source.count(old) == 1
     for problem in (made.problems[0], made.problems[-1]):
-        check(made, problem, made.source.replace(old, new))
+        check(replace(made, source=made.source.replace(old, new)), problem)
     assert unwritten
 
 
