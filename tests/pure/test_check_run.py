@@ -255,7 +255,7 @@ def ask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, dict[str, Any]]]:
     monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(Watcher(), arch))
-    monkeypatch.setattr(trial, "build", lambda config, arch: (None, binary_of(config)))
+    monkeypatch.setattr(trial, "build", lambda config, arch, compiler: (None, binary_of(config)))
 
     def run(config: KernelConfig, *options: str) -> tuple[int, dict[str, Any]]:
         status = cli.run(["validate", str(config), "--arch", "sm_80", *options, "--json"])
