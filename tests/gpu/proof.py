@@ -13,10 +13,11 @@ from wmmagen.errors import WmmagenError
 def ended(main: Callable[[], int]) -> int:
     """The exit status of a proof, for which a GPU is demanded before anything else is done.
 
-    ``--help`` is answered anywhere, and ``--backend cpu`` is the rehearsal of those proofs that have one.
+    ``--help`` is answered anywhere, ``--backend cpu`` is the rehearsal of those proofs that have one, and ``--read``
+    judges a record.
     """
     try:
-        if not {"-h", "--help", "cpu", "--backend=cpu"} & set(sys.argv[1:]):
+        if not {"-h", "--help", "cpu", "--backend=cpu", "--read"} & set(sys.argv[1:]):
             gpu.devices()
         return main()
     except WmmagenError as error:

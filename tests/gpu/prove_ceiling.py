@@ -1,6 +1,6 @@
 """The limits of a GPU, measured and kept: what `wmmagen ceiling` measures, in full, and what has to hold between them.
 
-    python tests/gpu/prove_ceiling.py [--arch sm_90] [--to sweeps/records]
+    python tests/gpu/prove_ceiling.py [--arch sm_90] [--to sweeps/records] [--read RECORD]
 
 Writes `ceiling_<arch>_<device>.json`, the record that `wmmagen ceiling` writes, and a text beside it. Ends with 0 where
 everything has a figure and all of this holds:
@@ -23,6 +23,7 @@ from typing import get_args
 from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import ceiling, ceilings, emit, show
+from wmmagen.arch import Arch
 from wmmagen.backends.pick import pick
 from wmmagen.ceilings import Figure, Record
 from wmmagen.foundry import Foundry, usable_cores
@@ -74,8 +75,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--to", type=Path, default=Path("sweeps/records"))
+    parser.add_argument("--read", type=Path, help="judge this record, which was measured before; repeats nothing")
     asked = parser.parse_args()
     arch = archs.find(asked.arch)
+    if asked.read:
+        record = ceilings.read(asked.read)
+        return conclude(record, complaints(record), arch, asked.to)
     kinds, start = get_args(ceilings.Kind), time.monotonic()
     with pick("gpu", arch) as place, Foundry(usable_cores(), gives_way=True) as foundry:
         for order in ceiling.orders(arch, kinds):
@@ -89,12 +94,17 @@ def main() -> int:
 
         record = measured(kinds, get_args(Data))
         found = complaints(record) + repeated(record, measured(("register",), ("normal",)))
+    return conclude(record, found, arch, asked.to)
+
+
+def conclude(record: Record, found: Sequence[str], arch: Arch, to: Path) -> int:
+    """Print and keep the record and what does not hold; 0 where all does."""
     name = f"ceiling_{arch}_{Path(ceilings.file_name(record.device)).stem}"
     holds = [f"DOES NOT HOLD: {text}" for text in found] or ["All of it holds."]
     text = "\n".join([show.ceilings(record), "", *holds])
     print(text)
-    emit.write(asked.to / f"{name}.json", record.to_text())
-    emit.write(asked.to / f"{name}.txt", f"{text}\n")
+    emit.write(to / f"{name}.json", record.to_text())
+    emit.write(to / f"{name}.txt", f"{text}\n")
     return 1 if found else 0
 
 
