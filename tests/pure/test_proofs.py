@@ -13,7 +13,7 @@ from wmmagen.backends import gpu
 from wmmagen.errors import MissingPiece
 
 FOLDER = Path(__file__).resolve().parents[1] / "gpu"
-PROOFS = sorted(FOLDER.glob("prove_*.py"))
+PROOFS = [*sorted(FOLDER.glob("prove_*.py")), FOLDER / "measure_variants.py"]
 
 
 def run(script: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
