@@ -26,7 +26,8 @@ lint: $(STAMP)
 gpu-test: $(STAMP)
 	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
 
-# The long proofs and their records, which are committed: those that need no GPU, and where there is one, all others.
+# The long proofs and their records, which are committed: those that need no GPU, and where there is one, all others but
+# prove_cublas.py, which needs PyTorch.
 proof: proof-cpu
 	@if $(BIN)/python -c "from wmmagen.backends import gpu; gpu.devices()" 2> /dev/null; then \
 	  $(MAKE) proof-gpu; \
@@ -37,7 +38,7 @@ proof: proof-cpu
 proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_executor.py
 	$(BIN)/python tests/nvrtc/prove_mutants.py
-	$(BIN)/python -m tests.nvrtc.prove_estimate
+	$(BIN)/python tests/nvrtc/prove_estimate.py
 
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py

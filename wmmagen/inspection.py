@@ -82,6 +82,10 @@ class Figure:
         """How often the tiles' minimum; None where that is 0 or not known."""
         return _ratio(self.total, self.least.tiles if self.least else None)
 
+    def ratio_to(self, other: Figure) -> float | None:
+        """How often the same figure of another kernel; None where that is 0."""
+        return _ratio(self.total, other.total)
+
     def as_json(self, first: Figure) -> dict[str, Any]:
         """An element of ``figures`` of ``inspect --json``.
 
@@ -97,7 +101,7 @@ class Figure:
             "least_of_tiles": self.least.tiles if self.least else None,
             "ratio_to_problem": self.ratio_to_problem,
             "ratio_to_tiles": self.ratio_to_tiles,
-            "ratio_to_first": _ratio(self.total, first.total),
+            "ratio_to_first": self.ratio_to(first),
         }
 
 
@@ -333,7 +337,7 @@ def _remarks_on(number: int, one: Inspection) -> list[str]:
 def _against(number: int, one: Inspection, first: Inspection) -> str:
     changes = []
     for figure, other in zip(one.figures, first.figures, strict=True):
-        ratio = _ratio(figure.total, other.total)
+        ratio = figure.ratio_to(other)
         words = figure.words.strip()
         if figure.key.endswith("conflicts"):
             words = f"conflicts of shared {figure.key.split('_')[1]}s"

@@ -66,7 +66,7 @@ class Row:
     Attributes:
         case: which.
         by: what rejected it: the code of a finding, ``values``, ``crash``, ``timeout``, ``launch``; empty for nothing.
-        right_reason: whether the reason is the one that is expected.
+        killed: whether it was rejected for the right reason; what is rejected for another one has not been understood.
         counted: whether it has to die here: on a GPU only what is visible in values does.
         problem: the problem that it was rejected on; empty for none.
         detail: the reason in words.
@@ -74,18 +74,14 @@ class Row:
 
     case: Case
     by: str
-    right_reason: bool
+    killed: bool
     counted: bool
     problem: str
     detail: str
 
     @property
-    def killed(self) -> bool:
-        """Whether it was rejected for the right reason; what is rejected for another one has not been understood."""
-        return self.right_reason
-
-    @property
     def survived(self) -> bool:
+        """Whether it had to die here and did not."""
         return self.counted and not self.killed
 
     def as_json(self) -> dict[str, object]:

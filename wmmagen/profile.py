@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from wmmagen import derive, executor, layout, trial, work
-from wmmagen.backends import Pointer
+from wmmagen import derive, layout, trial, work
+from wmmagen.backends.cpu import execute
 from wmmagen.config import KernelConfig, Problem
-from wmmagen.errors import HazardFault
 from wmmagen.executor import Counts
 from wmmagen.nvrtc import Binary
 from wmmagen.work import Work
@@ -24,19 +23,7 @@ def count(config: KernelConfig, binary: Binary, problem: Problem) -> Counts:
     """
     images = layout.images(problem)
     launch = trial.launch_of(binary.entry, config, problem, images)
-    result = executor.launch(
-        binary.ptx,
-        launch.entry,
-        launch.grid,
-        launch.block,
-        [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments],
-        launch.shared_bytes,
-        buffers=[image.blank() * 0 for image in images],
-    )
-    if result.findings:
-        words = "; ".join(str(finding) for finding in result.findings)
-        raise HazardFault(words, [finding.as_json() for finding in result.findings])
-    return result.counts
+    return execute(binary, launch, [image.blank() * 0 for image in images]).counts
 
 
 #: Lengths of K on which a block is counted, in slices: even ones, because compilers unroll the loop over slices by two

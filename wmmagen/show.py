@@ -176,7 +176,7 @@ def _side_by_side(found: Sequence[Inspection], others: Sequence[int]) -> list[st
         cells = [(_cell(_for_each(figure, figure.least.problem if figure.least else None)), _VALUE), *_pair(figure)]
         for place in others:
             other = found[place].figures[index]
-            cells += [*_pair(other), (_cell(other.total / figure.total if figure.total else None), _QUOTIENT + 1)]
+            cells += [*_pair(other), (_cell(other.ratio_to(figure)), _QUOTIENT + 1)]
         lines.append(f"{figure.words:<{_NAMED}}{_cells(cells)}")
     return lines
 
@@ -488,7 +488,7 @@ def estimates(rows: Sequence[tuple[str, Estimate]], problem: Problem, arch: str)
         rows: names and estimates, the fastest first.
     """
     first = rows[0][1]
-    said = "the compiler's" if first.footprint.compiled else "predicted, there is no compiler here"
+    said = "the compiler's" if first.footprint.compiled else "predicted, nothing was compiled"
     head = f"ESTIMATED for {first.chip}, {arch}, {problem}, warm; nothing was measured. Registers and spills: {said}."
     if len(rows) > 1:
         lines = [head, f"{'':<4}{'est. us':>11} {'TFLOP/s':>9}  {'limited by':<10} {'waves':>7}  kernel"]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import emit, trial
 from wmmagen.arch import Arch
@@ -77,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main))

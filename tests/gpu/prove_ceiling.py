@@ -6,9 +6,9 @@ Writes `ceiling_<arch>_<device>.json`, the record that `wmmagen ceiling` writes,
 everything has a figure and all of this holds:
 
 - what is fed from shared memory is not faster than what stays in registers;
-- of one shape and accumulator, normal data are not faster than integers, as far as the intervals tell;
+- of one shape and accumulator, normal data are not faster than integers;
 - DRAM is not faster than the L2 (on an H200 stores to both go at the same rate);
-- the same figure measured twice agrees within 3 %.
+- the same figure measured twice agrees within 3 %, so "not faster" means not by more than that.
 """
 
 from __future__ import annotations

@@ -45,13 +45,14 @@ import numpy as np
 from tests import ncu
 from tests.gpu.proof import ended
 from wmmagen import arch as archs
-from wmmagen import defaults, emit, executor, layout, rules, sass, trial
+from wmmagen import defaults, emit, layout, rules, sass, trial
 from wmmagen.arch import Arch
-from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.backends import Bytes, Launch
+from wmmagen.backends.cpu import execute
 from wmmagen.backends.gpu import devices
 from wmmagen.backends.worker import KernelRecipe
 from wmmagen.config import KernelConfig, Problem, name
-from wmmagen.errors import DisassemblyError, MissingPiece
+from wmmagen.errors import DisassemblyError, HazardFault, MissingPiece
 from wmmagen.executor import Counts
 from wmmagen.foundry import usable_cores
 from wmmagen.nvrtc import Binary
@@ -281,12 +282,10 @@ def executed(config: KernelConfig, arch: Arch, whole_lines: bool) -> Executed:
     shifts = layout.UNSHIFTED if whole_lines else trial.pointer_shifts(config)
     case = trial.exact_case(problem, shifts=shifts, above=None)
     launch = trial.launch_of(binary.entry, config, problem, case.images)
-    arguments = [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments]
-    got = executor.launch(
-        binary.ptx, launch.entry, launch.grid, launch.block, arguments, launch.shared_bytes, buffers=case.buffers
-    )
-    if got.findings:
-        raise SystemExit(f"{name(config)}: {'; '.join(map(str, got.findings))}")
+    try:
+        got = execute(binary, launch, case.buffers)
+    except HazardFault as fault:
+        raise SystemExit(f"{name(config)}: {fault.message}") from fault
     return Executed(
         config, problem, whole_lines, binary, launch, case.buffers, got.outputs, got.counts, volume_of(binary)
     )

@@ -5,7 +5,7 @@
 CONFIG (D = A * B, row-major, f32; its shared memory beyond 64 KB) is emitted into a temporary folder. The self-test is
 built by the command that ``emit`` prints and has to pass; built for another architecture, it has to end with a status.
 Beside it are measured: the launcher's host cost, launches of many threads at once, and the kernel's time through the
-launcher, which has to be within 2 % of what the tool says in the same session. Exit status 0 where all is so.
+launcher, which has to be within 2 % of what the tool says in the same run. Exit status 0 where all is so.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "profile": (("trial", "work", "layout", "derive", "executor", "backends", "nvrtc", "config", "errors"), ()),
+    "profile": (("trial", "work", "layout", "derive", "executor", "backends.cpu", "nvrtc", "config"), ()),
     "inspection": (
         ("profile", "trial", "lint", "rules", "derive", "executor", "config", "arch", "errors"),
         (),

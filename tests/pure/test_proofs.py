@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ from tests.gpu import proof
 from wmmagen.backends import gpu
 from wmmagen.errors import MissingPiece
 
-FOLDER = Path(__file__).resolve().parents[1] / "gpu"
-PROOFS = sorted(FOLDER.glob("prove_*.py"))
+TESTS = Path(__file__).resolve().parents[1]
+FOLDER = TESTS / "gpu"
+PROOFS = [*sorted(FOLDER.glob("prove_*.py")), FOLDER / "measure_variants.py"]
 
 
 def run(script: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -36,6 +38,13 @@ def test_without_a_gpu_a_proof_says_so(
     assert said.err == f"{script.name}: there is no GPU in this test\n  another test\n"
     assert said.out == ""
     assert run(script, "--help", monkeypatch=monkeypatch) == 0
+
+
+def test_make_runs_every_proof() -> None:
+    """But that of the library's times, which needs PyTorch, and no list of what wmmagen needs brings that."""
+    run = re.findall(r"python (tests/\S+/prove_\w+\.py)", (TESTS.parent / "Makefile").read_text(encoding="utf-8"))
+    there = {path.relative_to(TESTS.parent).as_posix() for path in TESTS.glob("*/prove_*.py")}
+    assert set(run) == there - {"tests/gpu/prove_cublas.py"}
 
 
 def test_a_rehearsal_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,42 @@ from wmmagen.timing import Comparison, Timing, TimingProtocol
 PATIENCE = 6
 
 
+def execute(
+    binary: Binary,
+    launch: Launch,
+    buffers: Sequence[Bytes],
+    *,
+    seed: int = 0,
+    budget: int = executor.BUDGET,
+    strict_isa: bool = False,
+    limit_s: float | None = None,
+) -> executor.Result:
+    """What a launch leaves behind on the executor, with its counts; the arguments are those of its ``launch``.
+
+    Raises:
+        HazardFault: it did what no kernel may do, whatever its values.
+        LaunchFault, PtxError, TimeoutFault: as :func:`wmmagen.executor.launch`.
+    """
+    arguments = [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments]
+    result = executor.launch(
+        binary.ptx,
+        launch.entry,
+        launch.grid,
+        launch.block,
+        arguments,
+        launch.shared_bytes,
+        buffers=buffers,
+        seed=seed,
+        budget=budget,
+        strict_isa=strict_isa,
+        limit_s=limit_s,
+    )
+    if result.findings:
+        words = "; ".join(str(finding) for finding in result.findings)
+        raise HazardFault(words, [finding.as_json() for finding in result.findings])
+    return result
+
+
 class CpuBackend:
     """The CPU executor; see :class:`wmmagen.backends.Backend`. It runs kernels of every architecture, and has no clock.
 
@@ -66,17 +102,12 @@ class CpuBackend:
             TimeoutFault: it did not end within :data:`PATIENCE` times ``limit_s`` seconds, or its budget.
             CrashFault: its PTX holds what the executor does not know.
         """
-        arguments = [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments]
         seed, self._seed = self._seed, self._seed + 1
         try:
-            result = executor.launch(
-                binary.ptx,
-                launch.entry,
-                launch.grid,
-                launch.block,
-                arguments,
-                launch.shared_bytes,
-                buffers=buffers,
+            result = execute(
+                binary,
+                launch,
+                buffers,
                 seed=seed,
                 budget=self._budget,
                 strict_isa=self._strict_isa,
@@ -84,9 +115,6 @@ class CpuBackend:
             )
         except PtxError as error:
             raise CrashFault(error.message, error.fix) from error
-        if result.findings:
-            words = "; ".join(str(finding) for finding in result.findings)
-            raise HazardFault(words, [finding.as_json() for finding in result.findings])
         return list(result.outputs)
 
     def time(

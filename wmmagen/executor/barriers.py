@@ -26,8 +26,6 @@ from wmmagen.executor.ptx import Immediate, Statement, Symbol
 from wmmagen.executor.steps import Access, Step
 
 Array = Any
-#: What an instruction does to one object: the machine, the object's place, and the lanes that mean it.
-Action = Callable[[Machine, int, Array], None]
 
 _ORDERS = ("relaxed", "acquire", "release")
 _SCOPES = ("cta", "cluster")

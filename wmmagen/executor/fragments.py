@@ -296,7 +296,7 @@ def _tile(machine: Machine, numbers: list[int], fragment: Fragment) -> Values:
     """The numbers in a fragment's registers; made once for the same arrays."""
     held = tuple(machine.registers[number] for number in numbers)
     key = (fragment, *map(id, held))
-    known = machine.tile(key, held)
+    known = machine.tile(key)
     if known is None:
         full = np.stack([machine.full(value) for value in held])
         known = matrix.values_of(matrix.gathered(full, fragment, machine.layouts), fragment)

@@ -419,10 +419,10 @@ class Machine:
 
     # Fragments -------------------------------------------------------------------------------------------------------
 
-    def tile(self, key: tuple[object, ...], kept: object) -> Values | None:
+    def tile(self, key: tuple[object, ...]) -> Values | None:
         """Numbers that were made of the same registers before; ``key`` holds their identities."""
         found = self._tiles.get(key)
-        return found[1] if found is not None and kept is not None else None
+        return found[1] if found is not None else None
 
     def keep_tile(self, key: tuple[object, ...], kept: object, values: Values) -> None:
         """Remember numbers. ``kept`` holds the registers' arrays, so that no other array gets their identity."""

@@ -13,6 +13,7 @@ import numpy as np
 from wmmagen.executor import fragments, matrix
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import Machine
+from wmmagen.executor.matrix import Product
 from wmmagen.executor.memory import WARP, Space, Who
 from wmmagen.executor.operands import Operands
 from wmmagen.executor.ptx import Statement
@@ -32,15 +33,25 @@ def product(operands: Operands, statement: Statement) -> tuple[Step, str]:
     Raises:
         UnknownInstruction: it has another form.
     """
-    if len(statement.words) < 10 or len(statement.operands) != 4:
+    if len(statement.words) < 10:
         raise UnknownInstruction
-    found = matrix.decode_fixed_product(statement.words)
-    held = (found.d, found.a, found.b, found.c)
+    return multiplies(operands, statement, matrix.decode_fixed_product(statement.words)), "matrix product"
+
+
+def multiplies(operands: Operands, statement: Statement, product: Product) -> Step:
+    """``product`` with the fragments that the statement names; of ``mma`` and of ``wmma.mma`` alike.
+
+    Raises:
+        UnknownInstruction: it names another number of fragments.
+    """
+    if len(statement.operands) != 4:
+        raise UnknownInstruction
+    held = (product.d, product.a, product.b, product.c)
     registers = [
         operands.fragment(operand, each.registers, each.register_bits, statement, written=not number)
         for number, (operand, each) in enumerate(zip(statement.operands, held, strict=True))
     ]
-    return fragments.multiplies(statement, found, registers), "matrix product"
+    return fragments.multiplies(statement, product, registers)
 
 
 def load(operands: Operands, statement: Statement) -> tuple[Step, str]:

@@ -76,7 +76,7 @@ class Program:
         specials: the registers that hold special registers, by name.
         addresses: those that hold the address of a variable: its name and how many bits wide.
         granules: the narrowest access of each state space, in bytes.
-        globals: variables of the module in global memory; ``shared`` and ``local`` ones beside them.
+        variables: those of the module and of the kernel, in every state space, by name.
     """
 
     kernel: Kernel
@@ -341,7 +341,7 @@ class _Decoder(Operands):
         if len(words) > 2 and words[1] in ("load", "store"):
             return self._move(statement, matrix.decode_move(words)), f"matrix {words[1]}"
         if len(words) > 2 and words[1] == "mma":
-            return self._product(statement), "matrix product"
+            return mma.multiplies(self, statement, matrix.decode_product(words)), "matrix product"
         raise UnknownInstruction
 
     def _move(self, statement: Statement, move: Move) -> Step:
@@ -356,17 +356,6 @@ class _Decoder(Operands):
         stride = self.source(ldm, "u32", statement)
         mover = fragments.Mover(statement, move, base, offset, stride, registers)
         return mover.load if loads else mover.store
-
-    def _product(self, statement: Statement) -> Step:
-        product = matrix.decode_product(statement.words)
-        if len(statement.operands) != 4:
-            raise UnknownInstruction
-        held = (product.d, product.a, product.b, product.c)
-        registers = [
-            self.fragment(operand, each.registers, each.register_bits, statement, written=not number)
-            for number, (operand, each) in enumerate(zip(statement.operands, held, strict=True))
-        ]
-        return fragments.multiplies(statement, product, registers)
 
 
 _MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None, str]]] = {
