@@ -120,13 +120,28 @@ class _Block:
         once = self._stored()
         if self._known["feed_shared"]:
             each += self._copies("A") + self._copies("B") + self._barriers()
-            once += Load(block_barriers=1) if self._known["copy_ld"] and self.STAGES == 2 else Load()
-        each += self._operand("A") * (steps * self.FRAGS_M) + self._operand("B") * (steps * self.FRAGS_N)
+            once += self._prologue()
+        each += self._fragments() * self.K_STEPS
         if self._double:
             # Sums are parked after every slice but the last, and come back before every slice but the first.
             there_and_back = self._sums(stores=True) + self._sums(stores=False)
             each, once = each + there_and_back, once - there_and_back
         return Work(once, each)
+
+    def _fragments(self) -> Load:
+        """The operands of one step of K, of all warps."""
+        a: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M
+        b: int = self.WARPS_M * self.WARPS_N * self.FRAGS_N
+        return self._operand("A") * a + self._operand("B") * b
+
+    def _prologue(self) -> Load:
+        """What stands before the slices beside their own copies: a barrier, and where fragments cross slices a step.
+
+        Every slice then loads the first step of the next one, and the last slice its own again: one step too many.
+        """
+        ahead = self.FRAGMENT_BUFFERS == 2 and self.STAGES > 1
+        barrier = Load(block_barriers=1) if ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
+        return barrier + self._fragments() if ahead else barrier
 
     def _barriers(self) -> Load:
         single = self._known["copy_ld"] and self.STAGES == 1
