@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +51,42 @@ T4 = (
     ),
 )
 
+#: A set of variants judges the estimate from this many on, and of each of these cubes there has to be one. A smaller
+#: one is a later draw: nothing was fitted to it, and it is shown.
+AT_LEAST, SIZES = 100, (1024, 2048, 4096)
+#: A line of a sweep's ranking: the place, the median, its interval, the rate, the name.
+_RANKED = re.compile(r" +\d+\. +([\d.]+) us \[[\d., ]+\] +[\d.]+ TFLOP/s +(\S+)")
+
 
 def variants() -> list[Path]:
     """The records of variants that were drawn evenly."""
     return sorted(RECORDS.glob("variants_*.jsonl"))
+
+
+def judging() -> list[Path]:
+    """Those of them that the estimate is judged by."""
+    return [path for path in variants() if len(read(path)) >= AT_LEAST]
+
+
+def missing() -> list[int]:
+    """The cubes of which no set judges."""
+    found = {record.problem for path in judging() for record in read(path)}
+    return [n for n in SIZES if f"{n}x{n}x{n}" not in found]
+
+
+def sweeps() -> list[Path]:
+    """What sweeps of the card's own architecture printed."""
+    return sorted(RECORDS.glob("sm_90_*_sweep_*.txt"), key=_cube)
+
+
+def ranking(path: Path) -> tuple[int, list[tuple[float, str]]]:
+    """The cube of a printed sweep, and its best: microseconds and names."""
+    lines = map(_RANKED.fullmatch, path.read_text(encoding="utf-8").splitlines())
+    return _cube(path), [(float(line[1]), line[2]) for line in lines if line]
+
+
+def _cube(path: Path) -> int:
+    return int(path.name.split("_")[2])
 
 
 def read(path: Path) -> list[Record]:

@@ -44,12 +44,15 @@ def of_record(record: Record, *, facts: bool) -> float:
     return guess(config, Problem.packed(config.operation, *size), chip, footprint=known).us
 
 
+def test_of_each_cube_a_set_judges() -> None:
+    assert measured.judging() and not measured.missing()
+
+
 @pytest.mark.parametrize("facts", [False, True], ids=["nothing is compiled", "the compiler's facts"])
-@pytest.mark.parametrize("path", measured.variants(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", measured.judging(), ids=lambda path: path.stem)
 def test_the_order_is_that_of_the_measured_times(path: object, facts: bool) -> None:
     """The demand is 0.8; what is reached lies above 0.93, and a change of the model must not lose it unseen."""
     records = measured.read(path)  # type: ignore[arg-type]
-    assert len(records) >= 100
     times = [record.timing.median_us for record in records if record.timing]
     guessed = [of_record(record, facts=facts) for record in records]
     assert measured.spearman(times, guessed) > 0.9
