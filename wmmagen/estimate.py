@@ -5,10 +5,13 @@ It is never a measurement.
 The model is that of a roof with steps. Blocks run in waves: as many at a time as the chip holds, and the last wave may
 be a small one. In a wave, all resident blocks of a multiprocessor make one slice of K after another. A slice asks each
 resource of the multiprocessor for some cycles: the tensor units, the banks of shared memory, the issue slots, the L2,
-the DRAM; and it has a latency, which more resident blocks do not make longer. Were they all to overlap perfectly, a
-slice would take as long as the slowest of them; were none to, their sum. Kernels are in between: a slice takes the root
-of the sum of squares, which is the slowest where it stands out, and more where several are alike. The limiting resource
-is the one with the largest time of its own.
+the DRAM. Were they all to overlap perfectly, a slice would take as long as the slowest of them; were none to, their
+sum. Kernels are in between: the work takes the root of the sum of squares, which is the slowest where it stands out,
+and more where several are alike.
+
+To the work come waits, in which a block multiplies nothing: for fragments, where no second set of them is loaded
+meanwhile, for barriers, for a slice that is not there yet. Other resident blocks work meanwhile, so only the time in
+which all of them wait at once is added. The limiting resource is the one with the largest time of its own.
 
 What a block does is derived (:mod:`wmmagen.work`) or counted from its PTX (:mod:`wmmagen.profile`); registers and
 spills are the compiler's where there is a binary, and predicted where not. What a chip does is in :mod:`wmmagen.chips`.
@@ -31,12 +34,16 @@ from wmmagen.errors import ConfigError
 from wmmagen.records import Facts
 from wmmagen.work import Work
 
-#: Microseconds from one launch to the next that are no work of the kernel: in a graph, the card drains and fills again.
-LAUNCH_US = 2.0
+#: Microseconds of a launch in a graph that are no work of the kernel: those of an empty one on an H200
+#: (``sweeps/records/sm_90_1024_sweep_NVIDIA_H200.txt``).
+LAUNCH_US = 0.5
 #: Cycles until a loaded value is there. From the L2: 188 on a T4 ("Dissecting the NVIDIA Turing T4 GPU via
 #: Microbenchmarking"), about 260 on A100 and H100 ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture",
 #: W. Luo and others, 2024), more under load. From shared memory about 30 on all of them (both).
 L2_LATENCY, SHARED_LATENCY = 270, 30
+#: What a byte that is written to the L2 costs, in bytes that are read from it: 8,415 GB/s and 4,239 GB/s on an H200
+#: (``sweeps/records/ceiling_sm_90_NVIDIA_H200.txt``).
+L2_WRITE = 2
 #: Cycles of a dependent matrix instruction: 33 of m16n8k16 with f32 sums on an H100 (the latter).
 MATRIX_LATENCY = 33
 #: Cycles that a block's warps wait for the last of them at a barrier.
@@ -64,6 +71,8 @@ _OTHER_REGISTERS = 32
 _COPY_REGISTERS = 3
 #: What a compiler that is short of registers can do without: it computes pointers and places again.
 _SPARE_REGISTERS, _SPARE_COPY_REGISTERS = 24, 2
+#: Steps of Newton's method, which begin below the root of an increasing concave function and so never pass it.
+_NEWTON = 8
 #: A register that does not fit is stored and loaded again, 4 bytes each, in every step along K.
 _SPILL_BYTES = 8
 
@@ -123,7 +132,8 @@ class Estimate:
     Attributes:
         us: of one launch.
         limiting: the resource that alone would take longest.
-        resources: how long each would take alone: ``tensor``, ``shared``, ``issue``, ``l2``, ``dram``, ``latency``.
+        resources: how long each would take alone: ``tensor``, ``shared``, ``issue``, ``l2``, ``dram``; and ``latency``,
+            in which all resident blocks wait at once.
         fill_us: of beginning and ending blocks, in which no slice is multiplied.
         launch_us: between launches.
         waves: of blocks; a whole number where the last one is full.
@@ -213,9 +223,12 @@ class _Launch:
             if not count or not number:
                 continue
             resources, begun = self._slice(count), self._ends(count)
-            for name, value in resources.items():
+            busy = math.sqrt(sum(v * v for v in resources.values()))
+            each = -(-count // self._chip.multiprocessors)
+            took = _with_waits(busy, self._waits(busy), self._covering(each))
+            for name, value in {**resources, "latency": took - busy}.items():
                 alone[name] = alone.get(name, 0.0) + number * self._slices * value
-            cycles += number * (self._slices * math.sqrt(sum(v * v for v in resources.values())) + begun)
+            cycles += number * (self._slices * took + begun)
             fill += number * begun
         clock = self._chip.clock_mhz
         us = cycles / clock + LAUNCH_US
@@ -240,7 +253,7 @@ class _Launch:
         active = min(blocks, chip.multiprocessors)
         # A scheduler has its own tensor unit and issue slot: fewer warps than schedulers leave some idle.
         busy = min(SCHEDULERS, each * self._warps)
-        sectors = one.global_load_sectors + one.global_store_sectors
+        sectors = one.global_load_sectors + L2_WRITE * one.global_store_sectors
         wavefronts = one.shared_load_wavefronts + one.shared_store_wavefronts
         far, farther = self._overflow(each, active)
         l2 = _SECTOR_BYTES * sectors + spilled * far
@@ -250,8 +263,11 @@ class _Launch:
             "issue": each * self._issued() / busy,
             "l2": each * l2 / self._l2_share(active),
             "dram": self._operands_from_dram(blocks) + self._dram_cycles(blocks * spilled * farther),
-            "latency": float(self._latency()),
         }
+
+    def _covering(self, each: int) -> float:
+        """How many wait on their own: blocks, or where no barrier binds the warps of a block, those of a scheduler."""
+        return each if self._config.feed is Feed.SHARED else max(each * self._warps / SCHEDULERS, 1.0)
 
     def _l2_share(self, active: int) -> float:
         """Bytes per clock for each of ``active`` multiprocessors: one alone cannot take much more than its share."""
@@ -288,35 +304,44 @@ class _Launch:
         spilled = self._spilled() / (4 * WARP_SIZE)
         return float(products + _MATRIX_LOAD * loads + copies + spilled + _LOOP * self._warps)
 
-    def _latency(self) -> float:
-        """Cycles from the beginning of a block's slice to its end, were it alone."""
-        c = self._config
-        per_scheduler = -(-self._warps // SCHEDULERS)
-        tile: float = 2 * c.inst.m * c.inst.n * c.inst.k / (self._rate / SCHEDULERS)
-        # With one buffer the operands of a step are waited for before it; with two, only those of the first.
-        waits = c.k_steps if c.fragment_buffers == 1 else 1
-        source = SHARED_LATENCY if c.feed is Feed.SHARED else L2_LATENCY
-        multiplied = waits * source + c.k_steps * c.frags.m * c.frags.n * tile * per_scheduler + MATRIX_LATENCY
-        sums = 2 * L2_LATENCY if c.residency is Residency.GLOBAL else 0
-        return sums + self._pipelined(multiplied)
+    def _waits(self, busy: float) -> float:
+        """Cycles of a slice in which no warp of a block can multiply, were the block alone.
 
-    def _pipelined(self, multiplied: float) -> float:
-        """The same, with the copies of the next slices, as far as the pipeline hides them."""
+        Args:
+            busy: cycles that the slices of all resident blocks take; what was begun before is on its way meanwhile.
+        """
         c = self._config
+        # With few tiles, a step's products wait for those of the step before, whose sums they go on with.
+        waits = max(self._step_waits(), c.k_steps * MATRIX_LATENCY - busy)
+        if c.residency is Residency.GLOBAL:
+            waits += 2 * L2_LATENCY
         if c.feed is not Feed.SHARED:
-            return multiplied
-        if c.copy is Copy.LD and c.stages == 1:
-            return L2_LATENCY + SHARED_LATENCY + multiplied + 2 * BARRIER_CYCLES
-        if c.copy is Copy.LD:
-            return max(L2_LATENCY, multiplied) + SHARED_LATENCY + BARRIER_CYCLES
-        ahead = max(c.stages - 1, 1)
-        return max(multiplied, L2_LATENCY / ahead) + BARRIER_CYCLES
+            return waits
+        if c.stages == 1:
+            # All of it stands between products: the slice comes, is stored behind a barrier, and read behind another.
+            return waits + L2_LATENCY + self._work.slice.shared_store_wavefronts + 2 * BARRIER_CYCLES
+        # The next slices come while those before them are multiplied, STAGES - 1 of them at a time; through registers,
+        # the next one is stored beside the last products.
+        return max(waits, L2_LATENCY / (c.stages - 1) - busy) + BARRIER_CYCLES
+
+    def _step_waits(self) -> float:
+        """Of these, those for fragments: before each step with one set of them, before the first of a slice with two.
+
+        Where two sets of them cross slices there are none. The warps of a block begin a step together, so a scheduler
+        waits until the first of its warps has its fragments: while half of as many warps as there are schedulers load.
+        """
+        c = self._config
+        if c.fragment_buffers == 2 and c.feed is Feed.SHARED and c.stages > 1:
+            return 0.0
+        one = self._work.slice.shared_load_wavefronts / (self._warps * c.k_steps)
+        loaded = SHARED_LATENCY + one * min(self._warps, SCHEDULERS) / 2 if c.feed is Feed.SHARED else L2_LATENCY
+        return (c.k_steps if c.fragment_buffers == 1 else 1) * loaded
 
     def _ends(self, blocks: int) -> float:
         """Cycles of a block's beginning and end: the first slice is waited for, and D is stored."""
         once = self._work.once
         each = -(-blocks // self._chip.multiprocessors)
-        sectors = max(once.global_store_sectors, 0) + max(once.global_load_sectors, 0)
+        sectors = L2_WRITE * max(once.global_store_sectors, 0) + max(once.global_load_sectors, 0)
         stored = each * _SECTOR_BYTES * sectors / self._l2_share(min(blocks, self._chip.multiprocessors))
         passes = each * max(once.shared_load_wavefronts + once.shared_store_wavefronts, 0)
         return BEGIN_CYCLES + 2 * L2_LATENCY + max(stored, passes)
@@ -335,6 +360,21 @@ class _Launch:
         if operands <= size:
             wave = min(wave, share * operands / max(self._slices, 1))
         return self._dram_cycles(wave + share * result / max(self._slices, 1))
+
+
+def _with_waits(busy: float, waits: float, waiting: float) -> float:
+    """How long ``busy`` cycles of work take, where each of ``waiting`` waits for ``waits`` cycles meanwhile.
+
+    Nothing is done while all of them wait at once. Each waits for the part waits / t of the time t, at times of its
+    own, so t (1 - (waits / t)^waiting) = busy. Alone, t is the sum; with many, the longer of both.
+    """
+    took = max(busy, waits)
+    if not waits:
+        return took
+    for _ in range(_NEWTON):
+        idle = waits * (waits / took) ** (waiting - 1)
+        took += (busy + idle - took) / (1 + (waiting - 1) * idle / took)
+    return max(took, busy)
 
 
 def _rate(config: KernelConfig, chip: Chip) -> float:
