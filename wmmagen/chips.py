@@ -18,20 +18,32 @@ Sources, by title (all NVIDIA):
 - B200: "Blackwell Architecture Technical Brief"; no clock is published.
 - RTX 5090: "RTX Blackwell GPU Architecture" white paper, table of GB202.
 
-Multiprocessors and sizes of the L2 are those of the same documents. Three columns serve the estimate alone, and no
-document of NVIDIA has them:
+Multiprocessors and sizes of the L2 are those of the same documents; beside them:
 
-- ``l2_bytes_per_clock``: T4, "Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking" (Z. Jia and others, 2019):
-  1,270 GB/s at 1,590 MHz. H200: the fastest variants of ``sweeps/records`` that move little else took 8.2 TB/s at
-  1,980 MHz, which asks for 32; H100 and B200 are taken to be like it. A100: its white paper gives 5,120 bytes per clock
-  for the chip, 47 for a multiprocessor; two thirds of that is taken, 32 again. Where nobody measured, it is
-  :data:`L2_BYTES_PER_CLOCK`, the T4's.
-- ``sustained_mhz``: H200, the clock at which all variants of ``sweeps/records`` ran; H100 SXM has the same limit. T4:
-  its 70 W hold it far below the boost. cuBLAS's 0.567 ms for 2048^3 are 30 TFLOP/s, what perfect work does at 740 MHz;
-  at seven eighths of it, 850 MHz. All others: the boost.
-- ``wmma_share``: of the tensor rate that WMMA reaches. H200: a loop of nothing else reached 566 TFLOP/s with f32
-  accumulators, at 1,980 MHz 0.53 of the rate, which only wgmma reaches. H100 is the same chip; B200 is taken to be like
-  it. All others: 1, because their libraries are made of the same instructions.
+- H200: 132 multiprocessors and 60 MiB of L2, as its driver says (``sweeps/records/ceiling_sm_90_NVIDIA_H200.txt``).
+  The full chip has as much, the H100 50 MB of it ("Nvidia's H100: Funny L2, and Tons of Bandwidth", Chips and Cheese).
+- B200: 148 multiprocessors and 126 MB of L2 ("Nvidia's B200: Keeping the CUDA Juggernaut Rolling", Chips and Cheese,
+  and a summary of it, "Why Nvidia's Blackwell B200 Could Redefine AI GPU Performance"); no document of NVIDIA was at
+  hand.
+
+Four columns serve the estimate alone, and no document of NVIDIA has them. What nobody measured is an assumption:
+
+- ``l2_bytes_per_clock``: H200, 8,415 GB/s at 1,980 MHz (the record above). A100, 5,400 GB/s at 1,410 MHz, where its
+  white paper has room for 5,120 bytes per clock; L40, 5,200 GB/s at 2,490 MHz with 142 multiprocessors ("gpu-benches",
+  te42kyfo, files of gpu-l2-cache). T4, 1,270 GB/s at 1,590 MHz ("Dissecting the NVIDIA Turing T4 GPU via
+  Microbenchmarking", Z. Jia and others, 2019). Assumed: H100 and B200 are like the H200 (of an H100 PCIe "gpu-benches"
+  has 6,900 GB/s, 34 at its highest clock), RTX 4090, L4 and L40S like the L40, all others like the T4.
+- ``sustained_mhz``: H200, the clock at which all variants of ``sweeps/records`` ran; the best kernels at 4096 ran at
+  1,575 to 1,740 MHz, held by its 700 W. Assumed of the H100 SXM, which has the same limit. T4: its 70 W hold it far
+  below the boost. cuBLAS's 0.567 ms for 2048^3 are 30 TFLOP/s, what perfect work does at 740 MHz, and 24 TFLOP/s for
+  4096^3 ("About GPU peak performance", NVIDIA Developer Forums) are 590; 850 MHz is assumed of what is no library.
+  A100 SXM: the boost, which it holds ("Nvidia's H100: Funny L2, and Tons of Bandwidth"; an H100 PCIe was seen at
+  1,395 MHz there). All others: the boost is assumed, which a card of 72 W like the L4 will not hold.
+- ``wmma_share``: of the tensor rate that WMMA reaches. H200: a loop of nothing else reached 648 TFLOP/s at 1,965 MHz,
+  0.61 of the rate, which only wgmma reaches (the record above; 0.60 to 0.61 with every shape and accumulator).
+  Assumed: the H100, the same chip, and the B200 are like it, and all others reach the rate, because their libraries are
+  made of the same instructions.
+- ``dram_read_gb_per_s``: H200, the record above. Assumed of all others: what is published.
 """
 
 from __future__ import annotations
@@ -66,6 +78,7 @@ class Chip:
         l2_bytes_per_clock: that the L2 gives each multiprocessor when all ask.
         sustained_mhz: the clock that it holds under load; None for the boost.
         wmma_share: of its tensor rate that WMMA reaches.
+        dram_read_gb_per_s: 10^9 bytes per second that were measured; None for ``dram_gb_per_s``.
     """
 
     name: str
@@ -79,11 +92,17 @@ class Chip:
     l2_bytes_per_clock: float = L2_BYTES_PER_CLOCK
     sustained_mhz: int | None = None
     wmma_share: float = 1.0
+    dram_read_gb_per_s: float | None = None
 
     @property
     def key(self) -> str:
         """How the command line calls it: ``t4``, ``2080ti``, ``a100``."""
         return self.name.removeprefix("RTX ").replace(" ", "").lower()
+
+    @property
+    def dram_read(self) -> float:
+        """10^9 bytes per second that an estimate counts with."""
+        return self.dram_gb_per_s if self.dram_read_gb_per_s is None else self.dram_read_gb_per_s
 
     @property
     def clock_mhz(self) -> float:
@@ -130,22 +149,24 @@ def _geforce(f16: float, f32: float) -> dict[str, float]:
 
 
 #: What WMMA reaches of the tensor rate of chips whose rate is that of wgmma.
-_HOPPER = 0.53
+_HOPPER = 0.61
+#: Bytes of the L2 for each multiprocessor and clock, where it was measured, and on chips that are taken to be alike.
+_A100_L2, _ADA_L2, _HOPPER_L2 = 35.5, 14.7, 32.2
 
 _T4 = Chip("T4", _equal(65.1), 320.0, 1590, None, 40, 4, 75, sustained_mhz=850)
 _RTX_2080_TI = Chip("RTX 2080 Ti", _geforce(113.8, 56.9), 616.0, 1635, None, 68, 5.5, 75)
 _RTX_3090 = Chip("RTX 3090", _geforce(142.0, 71.0), 936.0, 1695, None, 82, 6, 86)
 _A10 = Chip("A10", _equal(125.0), 600.0, 1695, None, 72, 6, 86)
-_A100_40 = Chip("A100 40 GB", _equal(312.0), 1555.0, 1410, None, 108, 40, 80, 32.0)
-_A100_80_PCIE = Chip("A100 80 GB PCIe", _equal(312.0), 1935.0, 1410, None, 108, 40, 80, 32.0)
-_A100_80_SXM = Chip("A100 80 GB SXM", _equal(312.0), 2039.0, 1410, None, 108, 40, 80, 32.0)
-_RTX_4090 = Chip("RTX 4090", _geforce(330.3, 165.2), 1008.0, 2520, None, 128, 72, 89)
-_L4 = Chip("L4", _equal(121.0), 300.0, 2040, None, 58, 48, 89)
-_L40S = Chip("L40S", _equal(366.5), 864.0, 2520, None, 142, 96, 89)
-_H100_PCIE = Chip("H100 PCIe", _equal(756.4), 2039.0, 1620, None, 114, 50, 90, 32.0, wmma_share=_HOPPER)
-_H100_SXM = Chip("H100 SXM", _equal(989.4), 3352.0, 1830, None, 132, 50, 90, 32.0, 1980, _HOPPER)
-_H200 = Chip("H200", _equal(989.4), 4800.0, 1830, None, 132, 50, 90, 32.0, 1980, _HOPPER)
-_B200 = Chip("B200", _equal(2250.0), 8000.0, None, None, 148, 126, 100, 32.0, wmma_share=_HOPPER)
+_A100_40 = Chip("A100 40 GB", _equal(312.0), 1555.0, 1410, None, 108, 40, 80, _A100_L2)
+_A100_80_PCIE = Chip("A100 80 GB PCIe", _equal(312.0), 1935.0, 1410, None, 108, 40, 80, _A100_L2)
+_A100_80_SXM = Chip("A100 80 GB SXM", _equal(312.0), 2039.0, 1410, None, 108, 40, 80, _A100_L2)
+_RTX_4090 = Chip("RTX 4090", _geforce(330.3, 165.2), 1008.0, 2520, None, 128, 72, 89, _ADA_L2)
+_L4 = Chip("L4", _equal(121.0), 300.0, 2040, None, 58, 48, 89, _ADA_L2)
+_L40S = Chip("L40S", _equal(366.5), 864.0, 2520, None, 142, 96, 89, _ADA_L2)
+_H100_PCIE = Chip("H100 PCIe", _equal(756.4), 2039.0, 1620, None, 114, 50, 90, _HOPPER_L2, wmma_share=_HOPPER)
+_H100_SXM = Chip("H100 SXM", _equal(989.4), 3352.0, 1830, None, 132, 50, 90, _HOPPER_L2, 1980, _HOPPER)
+_H200 = Chip("H200", _equal(989.4), 4800.0, 1830, None, 132, 60, 90, _HOPPER_L2, 1980, _HOPPER, 4449.0)
+_B200 = Chip("B200", _equal(2250.0), 8000.0, None, None, 148, 126, 100, _HOPPER_L2, wmma_share=_HOPPER)
 _RTX_5090 = Chip("RTX 5090", _geforce(419.0, 209.5), 1792.0, 2407, None, 170, 96, 120)
 
 #: By the driver's name. Whole names only: a 4090 D, an A10G or a laptop's chip is another chip.

@@ -275,7 +275,7 @@ class _Launch:
         return chip.l2_bytes_per_clock * min(chip.multiprocessors / active, 2.0)
 
     def _dram_cycles(self, nbytes: float) -> float:
-        return nbytes / (self._chip.dram_gb_per_s * 1e3 / self._chip.clock_mhz)
+        return nbytes / (self._chip.dram_read * 1e3 / self._chip.clock_mhz)
 
     def _spilled(self) -> float:
         """Bytes of spilled registers that a block moves in a slice."""

@@ -145,7 +145,8 @@ def test_every_chip_has_a_name_of_its_own_on_the_command_line() -> None:
 def test_what_an_estimate_counts_with_is_there() -> None:
     for chip in CHIPS.values():
         assert chip.sm in ARCHS and chip.multiprocessors > 0 and 1 <= chip.l2_mb <= 256
-        assert 16 <= chip.l2_bytes_per_clock <= 64 and 0 < chip.wmma_share <= 1
+        assert 12 <= chip.l2_bytes_per_clock <= 64 and 0 < chip.wmma_share <= 1
+        assert 0.8 * chip.dram_gb_per_s < chip.dram_read <= chip.dram_gb_per_s
         assert 500 < chip.clock_mhz <= 2600
         per_clock, multiprocessors, _ = UNITS.get(chip.name, (1024, 142, 0) if chip.name == "L40S" else (8192, 148, 0))
         assert chip.multiprocessors == multiprocessors

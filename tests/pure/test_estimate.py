@@ -71,7 +71,7 @@ def test_the_known_kernels_of_a_t4_are_in_order_and_within_a_factor_of_two() -> 
         assert one[1] > other[1]
 
 
-@pytest.mark.parametrize("field", ["l2_bytes_per_clock", "dram_gb_per_s", "l2_mb", "wmma_share"])
+@pytest.mark.parametrize("field", ["l2_bytes_per_clock", "dram_read_gb_per_s", "l2_mb", "wmma_share"])
 def test_more_of_a_resource_is_never_slower(field: str) -> None:
     richer = dataclasses.replace(H200, **{field: 2 * getattr(H200, field)})
     for config in DRAWN:
