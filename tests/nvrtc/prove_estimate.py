@@ -1,6 +1,6 @@
 """The estimate beside what was measured: its order, its errors, and the figures of a T4.
 
-    python -m tests.nvrtc.prove_estimate [--no-compile] [--record FILE]
+    python tests/nvrtc/prove_estimate.py [--no-compile] [--record FILE]
 
 No GPU is needed: the times are those of ``sweeps/records``. Sets of at least a hundred variants that were drawn evenly
 judge the estimate, and of each size there has to be one. Smaller sets were drawn later and nothing was fitted to them:
