@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -63,6 +64,21 @@ class Estimated:
     chip: str
     limiting: str
 
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Estimated:
+        """The inverse of :func:`dataclasses.asdict`.
+
+        Raises:
+            TypeError: a field is missing, or is one too many.
+            ValueError: a field is not what it should be.
+        """
+        made = cls(**plain)
+        known = isinstance(made.us, int | float) and isinstance(made.chip, str) and isinstance(made.limiting, str)
+        # Truth values are numbers to Python.
+        if not known or isinstance(made.us, bool) or not (math.isfinite(made.us) and made.us > 0):
+            raise ValueError(f"this is no estimate: {plain}")
+        return made
+
 
 @dataclass(frozen=True)
 class Record:
@@ -110,6 +126,11 @@ class Record:
         """Whether its estimate may be compared with others: right, and no time of it ranks."""
         return self.outcome is Outcome.OK and self.estimate is not None and not self.ranks
 
+    @property
+    def refutes(self) -> bool:
+        """Whether it says that the kernel is wrong, which it is wherever it runs."""
+        return self.outcome in (Outcome.WRONG, Outcome.CRASH)
+
     def to_json(self) -> dict[str, Any]:
         """The record as plain values, for :func:`json.dumps`."""
         plain = asdict(self)
@@ -128,7 +149,7 @@ class Record:
             facts = Facts(**plain["facts"]) if plain["facts"] else None
             timing = Timing.from_json(plain["timing"]) if plain["timing"] else None
             # Records of the versions before the estimate have none.
-            estimate = Estimated(**plain["estimate"]) if plain.get("estimate") else None
+            estimate = Estimated.from_json(plain["estimate"]) if plain.get("estimate") else None
             made = {"outcome": Outcome(plain["outcome"]), "facts": facts, "timing": timing, "estimate": estimate}
             record = cls(**{**plain, **made})
         except (KeyError, TypeError, AttributeError) as error:

@@ -49,6 +49,13 @@ def test_a_record_survives_with_its_estimate_and_an_old_one_without() -> None:
         Record.from_json({**plain, "estimate": {"seconds": 3}})
 
 
+@pytest.mark.parametrize("us", [float("nan"), float("inf"), -1.0, 0, 0.0, True, "931", None])
+def test_an_estimate_that_is_no_time_is_refused(us: object) -> None:
+    plain = dataclasses.replace(PLAIN, timing=None, estimate=Estimated(931.25, "T4", "tensor")).to_json()
+    with pytest.raises(ValueError, match="no estimate"):
+        Record.from_json({**plain, "estimate": {**plain["estimate"], "us": us}})
+
+
 def test_an_estimate_ranks_where_it_is_right_and_no_time_does() -> None:
     guess = Estimated(931.25, "T4", "tensor")
     right = dataclasses.replace(PLAIN, timing=None, estimate=guess)
