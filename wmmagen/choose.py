@@ -2,7 +2,8 @@
 
 Times and estimates never stand in one ranking: where a time ranks, no estimate does.
 
-Of several records of one name the last counts, whatever became of it.
+Of several records of one name from one device the last counts, whatever became of it. A record from another device
+takes no time away, unless it says that the kernel is wrong.
 """
 
 from __future__ import annotations
@@ -39,8 +40,26 @@ class Choice:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """The last record of each name, in the order in which the names first came."""
-    return list({record.name: record for record in records}.values())
+    """What is known of each name, in the order in which the names first came.
+
+    Records of another text than the last one's are forgotten. Each device keeps its last record. Where there are
+    several, one that says that the kernel is wrong counts, else a time that ranks, else a right one; the last of such.
+    """
+    spoken: dict[str, dict[str, Record]] = {}
+    for record in records:
+        known = spoken.setdefault(record.name, {})
+        if any(other.fingerprint != record.fingerprint for other in known.values()):
+            known.clear()
+        known.pop(record.device, None)
+        known[record.device] = record
+    return [_speaking(list(known.values())) for known in spoken.values()]
+
+
+def _speaking(known: Sequence[Record]) -> Record:
+    refuting = [r for r in known if r.refutes]
+    timed = [r for r in known if r.ranks]
+    right = [r for r in known if r.outcome is Outcome.OK]
+    return (refuting or timed or right or known)[-1]
 
 
 def ranking(records: Sequence[Record]) -> list[Record]:
@@ -48,9 +67,10 @@ def ranking(records: Sequence[Record]) -> list[Record]:
 
     Times of two cards may not: where a study holds several, those of the card that was timed last count.
     """
-    timed = [r for r in latest(records) if r.ranks]
-    card = next((r.device for r in reversed(list(records)) if r.ranks), "")
-    return sorted((r for r in timed if r.device == card), key=lambda r: (_timing(r).median_us, r.name))
+    card = next((r.device for r in reversed(records) if r.ranks), "")
+    refuted = {r.name for r in latest(records) if r.refutes}
+    timed = [r for r in latest(r for r in records if r.device == card) if r.ranks and r.name not in refuted]
+    return sorted(timed, key=lambda r: (_timing(r).median_us, r.name))
 
 
 def estimated(records: Sequence[Record]) -> list[Record]:
@@ -84,11 +104,16 @@ def decided(records: Sequence[Record], finals: Sequence[Record]) -> Choice | Non
         finals: leaders measured again, in turns with each other, so that no drift of the clock stands between them.
     """
     first = choose(records)
-    names = {record.name for record in records}
-    again = [record for record in finals if record.name in names]
+    again = measured_again(ranking(records), finals)
     if first is None or first.best.name not in {record.name for record in again}:
         return first
     return choose(again) or first
+
+
+def measured_again(records: Iterable[Record], finals: Iterable[Record]) -> list[Record]:
+    """Those of ``finals`` that measured one of ``records`` again: the same text, on the same card."""
+    known = {(record.name, record.fingerprint, record.device) for record in records}
+    return [record for record in finals if (record.name, record.fingerprint, record.device) in known]
 
 
 def choose(records: Sequence[Record]) -> Choice | None:

@@ -291,8 +291,11 @@ def _conclude(request: Request, place: Place, space: Space, study: tune.Study, d
     """What the records of this request and this place amount to; a study may hold others."""
 
     def known() -> list[Record]:
-        latest = choose.latest(study.records())
-        return [r for r in latest if settles(r, place, request.arch) and _belongs(r, space)]
+        all_ = study.records()
+        here = choose.latest(r for r in all_ if settles(r, place, request.arch) and _belongs(r, space))
+        # What another place found wrong is wrong here, too.
+        refuted = {r.name: r for r in choose.latest(all_) if r.refutes}
+        return [refuted.get(r.name, r) for r in here]
 
     records = known()
     finals = _finals(request, place, study, records)
@@ -301,7 +304,7 @@ def _conclude(request: Request, place: Place, space: Space, study: tune.Study, d
     choice = None
     if place.backend:
         choice = choose.decided(records, study.finals())
-        if choice is None and not any(record.ranks for record in study.records()):
+        if choice is None and not any(record.ranks for record in _of_today(study.records(), request.arch)):
             choice = choose.by_estimate(records)
     file = None
     if choice is not None:
@@ -317,7 +320,7 @@ def _finals(request: Request, place: Place, study: tune.Study, records: Sequence
     Not where no time ranks, nor where the fastest was measured so before.
     """
     leaders = choose.ranking(records)[:FINALISTS] if place.ranks else []
-    if not leaders or leaders[0].name in {record.name for record in study.finals()}:
+    if not leaders or choose.measured_again(leaders[:1], study.finals()):
         return None
     configs = [parse(record.name) for record in leaders]
     table = bench.measure(configs, request.arch, request.size, place, request.protocol)
@@ -356,8 +359,13 @@ def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
     """
     found = tune.find_study(study)
     arch = archs.find(found.about.arch)
-    records = found.records()
-    choice = choose.decided(records, found.finals()) or choose.by_estimate(records)
+    records, finals = found.records(), found.finals()
+    choice = _best(_of_today(records, arch), finals)
+    if choice is None and (former := _best(records, finals)):
+        raise StudyError(
+            f"the winner of study {found.name}, {former.best.name}, was proved with other templates than today's",
+            "sweep again: the same command tries again what has changed",
+        )
     if choice is None:
         leading = choose.leading(filter(_has_name, records), arch)
         fix = "sweep first"
@@ -368,9 +376,13 @@ def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
             f"study {found.name} holds no candidate verified and timed on its own architecture, or estimated",
             fix,
         )
-    if choice.best.fingerprint != _fingerprint(choice.best.name, arch):
-        raise StudyError(
-            f"the winner of study {found.name}, {choice.best.name}, was proved with other templates than today's",
-            "sweep again: the same command tries again what has changed",
-        )
     return parse(choice.best.name), arch, Evidence(found.name, choice.best)
+
+
+def _best(records: Sequence[Record], finals: Sequence[Record]) -> Choice | None:
+    return choose.decided(records, finals) or choose.by_estimate(records)
+
+
+def _of_today(records: Sequence[Record], arch: Arch) -> list[Record]:
+    """The records of what the templates make today; of another text nothing is known by them."""
+    return [r for r in records if "" != r.fingerprint == _fingerprint(r.name, arch)]

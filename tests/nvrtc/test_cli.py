@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -498,6 +498,68 @@ def test_a_study_begun_without_a_gpu_is_tried_again_on_one(
     )
     _, other, _ = ask(*COMPILES, "--trials", "1")
     assert other["new"] == 1
+
+
+def places(monkeypatch: pytest.MonkeyPatch, *backends: NumpyBackend) -> Iterator[None]:
+    """Move to each of ``backends`` in turn."""
+    for backend in backends:
+        monkeypatch.setattr(pick, "pick", lambda kind, arch, backend=backend, **more: Place(backend, arch))
+        yield
+
+
+def test_a_study_of_a_card_goes_on_without_one_and_back_with_the_same_winner(
+    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, cpu = NumpyBackend(), NumpyBackend(name="cpu", device="a processor", clocked=False)
+    other = NumpyBackend(device="another card (sm_75)")
+    asked = []
+    for _ in places(monkeypatch, card, cpu, card, other, card):
+        _, document, _ = ask(*SWEEP, "--trials", "4")
+        _, emitted, _ = ask("emit", "--best", document["study"], "--to", "out", "--overwrite")
+        asked.append((document, emitted["name"]))
+    timed, checked, *_ = (document for document, _ in asked)
+    assert {name for _, name in asked} == {timed["best"]["name"]}
+    assert checked["best"] is None and checked["new"] == 4
+    assert [d["new"] for d, _ in asked] == [4, 4, 0, 4, 0]
+    assert [d["trials"] for d, _ in asked] == [4] * 5
+    # Each card measures its own leaders in turns.
+    assert [bool(d["finals"]) for d, _ in asked] == [True, False, False, True, True]
+
+
+def test_what_the_executor_finds_wrong_does_not_win_on_a_card(
+    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, cpu = NumpyBackend(), NumpyBackend(name="cpu", device="a processor", clocked=False)
+    best = []
+    cpu.spoil = lambda name, d: d.fill(7) if name.startswith(best[0]["name"]) else None
+    for _ in places(monkeypatch, card, cpu, card):
+        _, document, _ = ask(*SWEEP, "--trials", "4")
+        best.append(document["best"])
+    assert (document["outcomes"]["wrong"], document["outcomes"]["ok"]) == (1, 3)
+    assert document["best"]["name"] != best[0]["name"]
+    _, emitted, _ = ask("emit", "--best", document["study"], "--to", "out")
+    assert emitted["name"] == document["best"]["name"]
+
+
+@pytest.mark.parametrize("clocked", [True, False])
+def test_records_of_other_templates_do_not_keep_todays_winner_away(
+    ask: Callable[..., Answer], card: Callable[..., NumpyBackend], clocked: bool
+) -> None:
+    card(clocked=clocked)
+    _, document, _ = ask(*SWEEP, "--trials", "2")
+    study = tune.find_study(document["study"])
+    known = {record.name: record for record in study.records()}
+    _, listed, _ = ask("space", "--arch", "sm_75", "--problem", "128", "--fix", FEW, "--list", "3")
+    stranger = next(name for name in listed["names"] if name not in known)
+    model = known[document["best"]["name"]]
+    timing = model.timing and replace(model.timing, median_us=0.5, interval_us=(0.5, 0.5))
+    guess = model.estimate and replace(model.estimate, us=0.5)
+    study.add(replace(model, name=stranger, fingerprint="0123456789abcdef", timing=timing, estimate=guess))
+    study.keep_finals([replace(record, fingerprint="0123456789abcdef") for record in study.finals()])
+    _, again, _ = ask(*SWEEP, "--trials", "2")
+    assert again["best"]["name"] == document["best"]["name"] and bool(again["finals"]) == clocked
+    status, emitted, _ = ask("emit", "--best", document["study"], "--to", "out")
+    assert (status, emitted["name"]) == (0, document["best"]["name"])
 
 
 def test_an_interrupt_keeps_what_is_finished(

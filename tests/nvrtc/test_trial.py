@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import NumpyBackend
 from wmmagen import trial
 from wmmagen.arch import ARCHS
+from wmmagen.backends.pick import Place
 from wmmagen.config import Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import CompileError, CrashFault, Fault, IllegalConfig, LaunchFault, TimeoutFault
@@ -138,6 +139,10 @@ def test_a_card_that_cannot_assemble_it_is_an_outcome() -> None:
 
     record = story(Refuser(arch=ARCHS[90]))
     assert (record.outcome, record.detail) == (Outcome.COMPILE, "the linker refuses it")
+    # The card refused it, not the compiler: elsewhere it is open.
+    assert Place(Refuser(arch=ARCHS[90]), SM75).settles(record)
+    assert not Place(NumpyBackend(device="another card (sm_75)"), SM75).settles(record)
+    assert Place(NumpyBackend(), SM75).settles(replace(record, facts=None))
     assert record.facts is not None
 
 

@@ -79,6 +79,38 @@ def test_later_records_replace_earlier_ones() -> None:
     assert choose([wrong, other, first]) == Choice(first, other, 1.0, tie=False)
 
 
+def at(record: Record, device: str, **more: object) -> Record:
+    return dataclasses.replace(record, device=device, **more)  # type: ignore[arg-type]
+
+
+def test_what_another_device_says_takes_no_time_away() -> None:
+    timed = at(record("stages=2", 10.0), "card")
+    elsewhere = [at(guessed("stages=2", 90.0), "CPU"), at(record("stages=2", 1.0, foreign=True), "far card")]
+    elsewhere += [at(record("stages=2", outcome=o), "") for o in (Outcome.UNVERIFIED, Outcome.LAUNCH, Outcome.TIMEOUT)]
+    for other in elsewhere:
+        for records in ([timed, other], [other, timed]):
+            assert latest(records) == [timed] and choose(records) == Choice(timed)
+
+
+def test_what_is_wrong_anywhere_is_wrong() -> None:
+    timed, slow = at(record("stages=2", 10.0), "card"), at(record("stages=3", 20.0), "card")
+    for outcome in (Outcome.WRONG, Outcome.CRASH):
+        refuting = at(record("stages=2", outcome=outcome), "CPU")
+        for records in ([timed, refuting, slow], [refuting, timed, slow]):
+            assert latest(records) == [refuting, slow] and choose(records) == Choice(slow)
+        # The device itself may take it back, and of another text it said nothing.
+        assert choose([refuting, timed, at(record("stages=2"), "CPU")]) == Choice(timed)
+        assert choose([refuting, dataclasses.replace(timed, fingerprint="new")]) is not None
+
+
+def test_a_card_keeps_its_times_beside_another_ones() -> None:
+    first = [at(record(f"stages={n}", 10.0 * n), "card") for n in (2, 3)]
+    other = [at(record("stages=2", 90.0), "other card")]
+    last = at(record("stages=4", 5.0), "card")
+    assert ranking([*first, *other]) == other
+    assert ranking([*first, *other, last]) == [last, *first]
+
+
 def test_leading_are_the_right_and_the_open_ones_without_a_time_that_counts() -> None:
     open_ = [
         record("stages=2", outcome=Outcome.UNVERIFIED),
@@ -129,6 +161,16 @@ def test_a_new_leader_is_best_until_it_is_measured_again() -> None:
     found = decided(records, [record("stages=2", 8.0), record("stages=3", 7.0)])
     assert found is not None and found.best == records[2]
     assert decided([], [record("stages=2", 8.0)]) is None
+
+
+def test_finals_of_another_card_or_text_decide_nothing() -> None:
+    records = [at(record("stages=2", 10.0), "card"), at(record("stages=3", 11.0), "card")]
+    finals = [at(record("stages=2", 9.0), "card"), at(record("stages=3", 8.0), "card")]
+    for stale in ({"device": "other card"}, {"fingerprint": "of another version"}):
+        found = decided(records, [dataclasses.replace(one, **stale) for one in finals])  # type: ignore[arg-type]
+        assert found is not None and found.best == records[0]
+    found = decided(records, finals)
+    assert found is not None and found.best == finals[1]
 
 
 def guessed(text: str, us: float, chip: str = "A100 80 GB SXM", **more: object) -> Record:

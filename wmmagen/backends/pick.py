@@ -61,9 +61,11 @@ class Place:
         """Whether ``record`` says what a trial here would say, so that its point need not be tried again.
 
         Without a backend any record does. With one, what was only compiled is open, and a time or a verdict from
-        another card is that card's; what the compiler or a rule refused stays refused.
+        another card is that card's; what the compiler or a rule refused stays refused. What has facts was compiled:
+        then a card could not assemble it again, which is that card's, too.
         """
-        if self.backend is None or record.outcome in (Outcome.ILLEGAL, Outcome.COMPILE):
+        refused = record.outcome in (Outcome.ILLEGAL, Outcome.COMPILE) and record.facts is None
+        if self.backend is None or refused:
             return True
         return record.outcome is not Outcome.UNVERIFIED and record.device == self.backend.device
 
