@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,11 +167,11 @@ def from_json(document: Mapping[str, Any]) -> Record:
         return Record(
             device=str(document["device"]),
             arch=str(document["arch"]),
-            multiprocessors=int(document["multiprocessors"]),
-            l2_bytes=int(document["l2_bytes"]),
+            multiprocessors=_count(document["multiprocessors"]),
+            l2_bytes=_count(document["l2_bytes"]),
             figures=tuple(_figure(row) for row in document["rows"]),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no record of ceilings: {error}") from error
 
 
@@ -180,15 +181,26 @@ def _figure(row: Mapping[str, Any]) -> Figure:
     return Figure(
         kind=cast(Kind, row["kind"]),
         words={str(key): str(value) for key, value in row["words"].items()},
-        amount=float(row["amount"]),
-        warps=int(row["warps"]),
-        registers=int(row["registers"]),
+        amount=_amount(row["amount"]),
+        warps=_count(row["warps"]),
+        registers=_count(row["registers"]),
         compiler=str(row["compiler"]),
         timing=None if row["timing"] is None else Timing.from_json(row["timing"]),
         reason=str(row["reason"]),
-        tried=tuple(Choice(int(one["warps"]), float(one["rate"])) for one in row["tried"]),
-        bytes=int(row["bytes"]),
+        tried=tuple(Choice(_count(one["warps"]), _amount(one["rate"])) for one in row["tried"]),
+        bytes=_count(row["bytes"]),
     )
+
+
+def _amount(value: Any) -> float:
+    amount = float(value)
+    if not 0 <= amount < math.inf:
+        raise ValueError(f"this is no record of ceilings: {value} is no amount")
+    return amount
+
+
+def _count(value: Any) -> int:
+    return int(_amount(value))
 
 
 def read(path: Path) -> Record:
@@ -199,7 +211,7 @@ def read(path: Path) -> Record:
     """
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # the last is what Python says of too many brackets
         raise RequestError(
             f"{path} holds no record of ceilings: {error}", "wmmagen ceiling --to FILE makes one"
         ) from None

@@ -423,7 +423,8 @@ def measure_ceiling(
         (_aside if as_json else _say)(place.first_line)
         file = to or ceilings.FOLDER / ceilings.file_name(str(place.device))
         older = ceilings.read(file) if file.is_file() else None
-        if not may_write(file.parent):
+        # What is there and is no file, a folder or a device, cannot be replaced, or must not be.
+        if not may_write(file.parent) or (older is None and os.path.lexists(file)):
             raise RequestError(f"{file} cannot be written", "choose another file: --to FILE")
         with Foundry(usable_cores(), gives_way=True) as foundry:
             for order in measuring.orders(target, kinds):

@@ -110,7 +110,10 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}", "choose another folder") from None
-    document = json.loads(text) if text else {_KERNELS: {}}
+    try:
+        document = json.loads(text) if text else {_KERNELS: {}}
+    except RecursionError:  # what Python says of too many brackets
+        raise ValueError("it has too many brackets") from None
     if not isinstance(document, dict) or not isinstance(document.get(_KERNELS), dict):
         raise ValueError(f"it has no object {_KERNELS!r}")
     return dict(document[_KERNELS])

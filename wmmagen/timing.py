@@ -243,7 +243,7 @@ class Timing:
                 flags=_words(document["flags"]),
                 **_sensed(document),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"this is no timing: {error}") from error
         if not timing.possible:
             raise ValueError(f"this is no timing: {timing.median_us} us in {timing.interval_us}")

@@ -277,7 +277,7 @@ def test_the_manifest_says_what_was_emitted_and_why(
     assert json.loads(Path("out/manifest.json").read_text())["kernels"]["g"]["evidence"] is None
 
 
-@pytest.mark.parametrize("there", ["no JSON", "[]", '{"kernels": 3}', '{"name": "my package"}'])
+@pytest.mark.parametrize("there", ["no JSON", "[]", "[" * 200_000, '{"kernels": 3}', '{"name": "my package"}'])
 def test_a_manifest_of_somebody_else_is_not_replaced(ask: Callable[..., Answer], there: str) -> None:
     Path("out").mkdir()
     Path("out/manifest.json").write_text(there)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -293,6 +294,12 @@ def test_a_new_record_keeps_what_it_did_not_measure(whole: Record) -> None:
         lambda d: d["rows"][0].update(kind="fast"),
         lambda d: d["rows"][0]["timing"].update(median_us=-1),
         lambda d: d.update(rows=[1]),
+        lambda d: d.update(multiprocessors=float("inf")),
+        lambda d: d["rows"][0].update(amount=float("nan")),
+        lambda d: d["rows"][0].update(amount=-1.0),
+        lambda d: d["rows"][0].update(warps=float("inf")),
+        lambda d: d["rows"][0]["tried"][0].update(rate=float("nan")),
+        lambda d: d["rows"][0]["timing"].update(samples=float("inf")),
     ],
 )
 def test_what_is_no_record_is_refused(spoil: Callable[[dict[str, Any]], Any], tmp_path: Path) -> None:
@@ -300,6 +307,13 @@ def test_what_is_no_record_is_refused(spoil: Callable[[dict[str, Any]], Any], tm
     spoil(document)
     file = tmp_path / "record.json"
     file.write_text(json.dumps(document))
+    with pytest.raises(RequestError, match="holds no record"):
+        ceilings.read(file)
+
+
+def test_too_many_brackets_are_no_record(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text("[" * 200_000)
     with pytest.raises(RequestError, match="holds no record"):
         ceilings.read(file)
 
@@ -348,6 +362,8 @@ def test_the_command_keeps_a_record_and_adds_to_it(capsys: pytest.CaptureFixture
         (["--only", "l2"], "register shared memory"),
         (["--data", "ones"], "normal integers both"),
         (["--to", "/proc/none/r.json"], "cannot be written"),
+        (["--to", "."], "cannot be written"),
+        (["--to", os.devnull], "cannot be written"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
