@@ -6,6 +6,7 @@ The only importer of typer.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import math
@@ -735,7 +736,7 @@ def run(arguments: Sequence[str]) -> int:
     """Carry out one command line and return its exit status."""
     _typed[:] = arguments
     try:
-        return _carried_out(arguments, "--json" in arguments)
+        return _carried_out(arguments, any(word.partition("=")[0] == "--json" for word in arguments))
     except _ReaderGone:
         # What is still buffered must not be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -788,4 +789,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _terminated)
+    # A character that the terminal's encoding lacks, or a byte of a path that is none, is spelt out.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -758,6 +758,23 @@ def test_as_a_process_a_closed_pipe_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_as_a_process_what_the_terminal_cannot_show_is_spelt_out() -> None:
+    command = [sys.executable, "-m", "wmmagen", "schema", "mutants"]
+    shown = {}
+    for encoding in ("ascii", "utf-8"):
+        environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        shown[encoding] = done.stdout.decode(encoding)
+    assert not shown["utf-8"].isascii()
+    assert shown["ascii"] == shown["utf-8"].encode("ascii", "backslashreplace").decode()
+
+
+def test_json_that_takes_no_value_is_refused_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["rules", "--json=1"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "usage"
+
+
 def test_nobody_who_listens_beside_the_answer_is_no_error(
     ask: Callable[..., Answer], no_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
