@@ -105,6 +105,7 @@ class Result:
             leader was measured so before.
         file: the winner's file.
         seconds: of this run.
+        timed: whether the study holds times that rank, of here or of another place.
     """
 
     request: Request
@@ -117,6 +118,7 @@ class Result:
     finals: Table | None
     file: Path | None
     seconds: float
+    timed: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -302,16 +304,17 @@ def _conclude(request: Request, place: Place, space: Space, study: tune.Study, d
     if finals is not None and not finals.right:
         records = known()  # a leader that was wrong in the end is none
     choice = None
+    timed = any(record.ranks for record in _of_today(study.records(), request.arch))
     if place.backend:
         choice = choose.decided(records, study.finals())
-        if choice is None and not any(record.ranks for record in _of_today(study.records(), request.arch)):
+        if choice is None and not timed:
             choice = choose.by_estimate(records)
     file = None
     if choice is not None:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
         emit.write(file, render(parse(choice.best.name), request.arch).text)
     leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
-    return Result(request, place, space, tuple(records), done.new, choice, leading, finals, file, done.seconds)
+    return Result(request, place, space, tuple(records), done.new, choice, leading, finals, file, done.seconds, timed)
 
 
 def _finals(request: Request, place: Place, study: tune.Study, records: Sequence[Record]) -> Table | None:

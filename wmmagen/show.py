@@ -562,6 +562,9 @@ def _next(result: Result, again: str) -> str:
                 f"  or, to measure, on a machine with such a GPU: {again}"
             )
         return f"Winner: {result.file}\nNext: {emit}"
+    if result.timed:
+        emit = shlex.join(["wmmagen", "emit", "--best", result.reference, "--to", "DIR"])
+        return f"The study holds times of a card, and where times rank no estimate does.\nNext: {emit}"
     if result.leading:
         emit = f"wmmagen emit {result.leading[0].name} --arch {result.place.arch} --to DIR"
         return f"Next: {emit}\n  or, on a machine with such a GPU: {again}"

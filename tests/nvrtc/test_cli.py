@@ -508,7 +508,7 @@ def places(monkeypatch: pytest.MonkeyPatch, *backends: NumpyBackend) -> Iterator
 
 
 def test_a_study_of_a_card_goes_on_without_one_and_back_with_the_same_winner(
-    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card, cpu = NumpyBackend(), NumpyBackend(name="cpu", device="a processor", clocked=False)
     other = NumpyBackend(device="another card (sm_75)")
@@ -522,6 +522,12 @@ def test_a_study_of_a_card_goes_on_without_one_and_back_with_the_same_winner(
     assert checked["best"] is None and checked["new"] == 4
     assert [d["new"] for d, _ in asked] == [4, 4, 0, 4, 0]
     assert [d["trials"] for d, _ in asked] == [4] * 5
+    # Who goes on without a card is told of its times.
+    for _ in places(monkeypatch, cpu):
+        capsys.readouterr()
+        assert cli.run([*SWEEP, "--trials", "4"]) == 0
+        said = capsys.readouterr().out
+    assert "holds times of a card" in said and f"wmmagen emit --best {timed['study']} --to DIR" in said
     # Each card measures its own leaders in turns.
     assert [bool(d["finals"]) for d, _ in asked] == [True, False, False, True, True]
 
