@@ -73,20 +73,32 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "executor.findings": ((), ()),
     "executor.counts": ((), ()),
     "executor.handed": ((), ()),
-    "executor.memory": (("executor.handed",), ()),
+    "executor.clocks": ((), ()),
+    "executor.strong": (("executor.clocks",), ()),
+    "executor.memory": (("executor.clocks", "executor.handed", "executor.strong"), ()),
     "executor.alu": (("executor.numbers", "executor.ptx"), ()),
     "executor.matrix": (("executor.numbers", "executor.alu", "instructions", "dtypes"), ()),
     "executor.objects": (("executor.handed", "executor.ptx"), ()),
     "executor.machine": (
         (
             "executor.counts", "executor.findings", "executor.handed", "executor.matrix",
-            "executor.memory", "executor.objects", "executor.ptx",
+            "executor.memory", "executor.objects", "executor.ptx", "executor.strong",
         ),
         (),
     ),
     "executor.operands": (("executor.numbers", "executor.ptx", "errors"), ()),
     "executor.steps": (
-        ("executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.ptx"),
+        (
+            "executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.ptx",
+            "executor.strong",
+        ),
+        (),
+    ),
+    "executor.fences": (
+        (
+            "executor.alu", "executor.machine", "executor.operands", "executor.ptx", "executor.steps",
+            "executor.strong",
+        ),
         (),
     ),
     "executor.fragments": (
@@ -98,8 +110,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "executor.atomics": (
         (
-            "executor.alu", "executor.machine", "executor.memory", "executor.numbers", "executor.operands",
-            "executor.ptx", "executor.steps",
+            "executor.alu", "executor.fences", "executor.machine", "executor.memory", "executor.numbers",
+            "executor.operands", "executor.ptx", "executor.steps", "executor.strong",
         ),
         (),
     ),
@@ -126,9 +138,10 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "executor.program": (
         (
-            "executor.alu", "executor.atomics", "executor.barriers", "executor.control", "executor.fragments",
-            "executor.machine", "executor.matrix", "executor.memory", "executor.mma", "executor.numbers",
-            "executor.operands", "executor.ptx", "executor.steps", "executor.warp", "errors",
+            "executor.alu", "executor.atomics", "executor.barriers", "executor.control", "executor.fences",
+            "executor.fragments", "executor.machine", "executor.matrix", "executor.memory", "executor.mma",
+            "executor.numbers", "executor.operands", "executor.ptx", "executor.steps", "executor.strong",
+            "executor.warp", "errors",
         ),
         (),
     ),
@@ -140,8 +153,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "executor": (
         (
-            "executor.counts", "executor.findings", "executor.machine", "executor.memory", "executor.program",
-            "executor.ptx", "executor.scheduler", "errors",
+            "executor.clocks", "executor.counts", "executor.findings", "executor.machine", "executor.memory",
+            "executor.program", "executor.ptx", "executor.scheduler", "errors",
         ),
         (),
     ),

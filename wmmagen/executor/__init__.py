@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wmmagen.errors import LaunchFault
+from wmmagen.executor.clocks import Clocks
 from wmmagen.executor.counts import SECTOR, Counts
 from wmmagen.executor.findings import Finding
 from wmmagen.executor.machine import Machine, make_spaces
@@ -44,6 +45,8 @@ MAX_GRID, MAX_BLOCK = (2**31 - 1, 65_535, 65_535), (1024, 1024, 64)
 MAX_STATE = 4 << 30
 #: Of each granule of memory: what is known of it. Of each lane: a register of 64 bits, and who it is.
 _PER_GRANULE, _PER_REGISTER, _PER_LANE = 20, 8, 64
+#: Of each granule and block, where strong operations are followed: its last read.
+_PER_READ = 4
 _POINTER_TYPES = ("u64", "b64", "s64")
 
 
@@ -152,6 +155,11 @@ def _machine(
     order = Order(blocks * warps_per_block, blocks)
     memories = [*buffers, *(_initial(variable) for variable in module)]
     spaces = make_spaces(memories, shared_size, local_size, program.granules, order)
+    within = np.arange(order.lanes) % (warps_per_block * WARP)
+    if program.strong:
+        threads = block[0] * block[1] * block[2]
+        order.clocks = Clocks(order.lanes, blocks, order.warp_since, order.block_since, within >= threads)
+        spaces["global"].shadow.follow_strong(order.clocks)
     starts = spaces["global"].starts  # type: ignore[attr-defined]
     places = {**shared, **local, **{v.name: int(starts[len(buffers) + n]) for n, v in enumerate(module)}}
     parameters = _parameters(program, args, starts[: len(buffers)])
@@ -180,6 +188,8 @@ def _demand_memory(program: Program, blocks: int, lanes: int, shared: int, local
         + in_global
     )
     needed += blocks * (in_global // SECTOR)
+    if program.strong:
+        needed += blocks * in_global // program.granules["global"] * _PER_READ
     if needed > MAX_STATE:
         raise LaunchFault(
             f"{blocks} blocks, {lanes} threads and their memory need {needed >> 20} MiB, and the CPU executor takes "

@@ -1,7 +1,8 @@
 """Atomic operations on memory: ``atom`` returns what was there, ``red`` does not.
 
-Atomics of different lanes are no races with each other, but they are with plain accesses. They happen in an order that
-is drawn at random, so that a sum of floating point numbers, or who comes first, is not the same in every run.
+Atomics of different lanes are no races with each other, but they are with plain accesses that nothing orders: neither a
+barrier nor, in global memory, fences and what was seen at a place (:mod:`wmmagen.executor.clocks`). They happen in an
+order that is drawn at random, so that a sum of floating point numbers, or who comes first, is not always the same.
 
 Source: PTX ISA, "atom" and "red".
 https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#parallel-synchronization-and-communication-instructions-atom
@@ -10,25 +11,26 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#parallel-synch
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from wmmagen.executor import alu
 from wmmagen.executor.alu import UnknownInstruction
+from wmmagen.executor.fences import ORDERS, SCOPES
 from wmmagen.executor.machine import Machine, flagged
 from wmmagen.executor.memory import Space
 from wmmagen.executor.numbers import UNSIGNED
 from wmmagen.executor.operands import Operands
 from wmmagen.executor.ptx import TYPE_BITS, Immediate, Statement, Symbol
-from wmmagen.executor.steps import Access, Step
+from wmmagen.executor.steps import Access, Step, turns
+from wmmagen.executor.strong import READ, UPDATE, Strength
 
 Array = Any
 #: From what is there and the operands to what shall be there.
 Update = Callable[..., Array]
 
-_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
 _SPACES = ("global", "shared", "shared::cta")
 _INTEGERS = ("u32", "s32", "u64")
 _TYPES: dict[str, tuple[str, ...]] = {
@@ -44,6 +46,8 @@ _TYPES: dict[str, tuple[str, ...]] = {
     "cas": ("b16", "b32", "b64"),
 }
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+#: Without an order it is relaxed, without a scope the device's.
+_USUAL = Strength(device=True)
 #: Where the old value decides nothing of the new one.
 _OVERWRITES = ("exch",)
 
@@ -54,7 +58,7 @@ def decode(operands: Operands, statement: Statement) -> tuple[Step, str]:
     Raises:
         UnknownInstruction: it has another form.
     """
-    space, operation, kind = _words(statement)
+    space, operation, kind, strength = _words(statement)
     returns = statement.words[0] == "atom"
     given = list(statement.operands)
     targets = given[:1] if returns else []
@@ -68,16 +72,20 @@ def decode(operands: Operands, statement: Statement) -> tuple[Step, str]:
     target = operands.target(wanted[0], width, statement) if wanted else -1
     operands.note_width(space, width // 8)
     access = Access(statement, space, base, offset, width // 8, 1)
-    return _updates(access, _update(operation, kind, space), operation in _OVERWRITES, target, sources), "atomic"
+    operands.note_strong(space)
+    how = _How(_update(operation, kind, space), operation in _OVERWRITES, operation == "cas", strength, bool(wanted))
+    return _updates(access, how, target, sources), "atomic"
 
 
-def _words(statement: Statement) -> tuple[str, str, str]:
-    """State space (empty for generic), operation and type."""
-    rest = list(statement.words[1:])
-    for known in (_ORDERS, _SCOPES):
-        if rest and rest[0] in known:
-            rest.pop(0)
-    space = rest.pop(0) if rest and rest[0] in _SPACES else ""
+def _words(statement: Statement) -> tuple[str, str, str, Strength]:
+    """State space (empty for generic), operation, type, and how strong it is."""
+    # Compilers write these in more than one order.
+    found = [[word for word in statement.words[1:] if word in known] for known in (ORDERS, SCOPES, _SPACES)]
+    rest = [word for word in statement.words[1:] if not any(word in words for words in found)]
+    if any(len(words) > 1 for words in found):
+        raise UnknownInstruction
+    order, scope, space = (words[0] if words else "" for words in found)
+    strength = Strength(SCOPES.get(scope, _USUAL.device), *ORDERS[order or "relaxed"])
     if len(rest) == 3 and rest[1] == "noftz" and rest[2] in _HALVES:
         rest.pop(1)
     if len(rest) != 2 or rest[1] not in _TYPES.get(rest[0], ()):
@@ -85,7 +93,7 @@ def _words(statement: Statement) -> tuple[str, str, str]:
     # Halves flush nothing, and have to say so.
     if rest[1] in _HALVES and "noftz" not in statement.words:
         raise UnknownInstruction
-    return "shared" if space == "shared::cta" else space, rest[0], rest[1]
+    return "shared" if space == "shared::cta" else space, rest[0], rest[1], strength
 
 
 def _update(operation: str, kind: str, space: str) -> Update:
@@ -108,7 +116,26 @@ def _flushed(bits: Array) -> Array:
     return np.where(bits & np.uint32(0x7F800000) == 0, bits & np.uint32(0x80000000), bits)
 
 
-def _updates(access: Access, update: Update, overwrites: bool, target: int, sources: list[int]) -> Step:
+@dataclass(frozen=True)
+class _How:
+    """What an atomic does.
+
+    Attributes:
+        update: to the value.
+        overwrites: whether the old value decides nothing of the new one.
+        compares: whether it writes only where the old value is the first operand.
+        strength: how strong it is.
+        returns: whether somebody looks at the old value.
+    """
+
+    update: Update
+    overwrites: bool
+    compares: bool
+    strength: Strength
+    returns: bool
+
+
+def _updates(access: Access, how: _How, target: int, sources: list[int]) -> Step:
     statement, width = access.statement, access.width
 
     def step(machine: Machine) -> None:
@@ -124,7 +151,7 @@ def _updates(access: Access, update: Update, overwrites: bool, target: int, sour
             flat, lanes = machine.locate(space, address, wanted, width, statement)
             undefined[np.setdiff1d(wanted, lanes)] = True
             if lanes.size:
-                _apply(machine, access, space, flat, lanes, (values, before, undefined), update, overwrites)
+                _apply(machine, access, space, flat, lanes, (values, before, undefined), how)
         if target >= 0:
             machine.put(target, before, undefined if undefined.any() else None)
 
@@ -138,38 +165,39 @@ def _apply(
     flat: Array,
     lanes: Array,
     state: tuple[list[Array], Array, Array],
-    update: Update,
-    overwrites: bool,
+    how: _How,
 ) -> None:
     """Let lanes have their turns at a space's memory, those of one address one after another."""
     values, before, undefined = state
     granules = space.shadow.granules(flat, access.width)
     who = machine.who(lanes)
-    machine.note_atomic(space, granules, who, access.statement)
+    followed = machine.follows(space)
+    if not followed:
+        machine.note_atomic(space, granules, who, access.statement)
     machine.note_loaded(space, flat, who.block[:, 0])
     machine.count_reloads(space, granules)
     machine.count_access(space, machine.by_warp(flat, lanes), access.width, stores=True)
     if space.name == "global":
         machine.counts.stored_bytes += access.width * len(lanes)
     view, shadow = space.views[access.width], space.shadow
-    for turn in _turns(flat, machine.random):
+    changed, drawn = False, turns(flat, machine.random)
+    for turn in drawn:
         now, places = lanes[turn], flat[turn] // access.width
         before[now] = view[places]
         nothing = shadow.undefined[granules[turn]].any(axis=1)
-        following = undefined[now] if overwrites else undefined[now] | nothing
+        following = undefined[now] if how.overwrites else undefined[now] | nothing
         shadow.define(granules[turn], following[:, None])
         undefined[now] = nothing
-        view[places] = update(before[now], *(value[now] for value in values))
-
-
-def _turns(flat: Array, random: np.random.Generator) -> list[Array]:
-    """Positions in ``flat`` in groups without a repetition; those of one address come in random order."""
-    drawn = random.permutation(len(flat))
-    order = drawn[np.argsort(flat[drawn], kind="stable")]
-    ordered = flat[order]
-    first = np.ones(len(ordered), np.bool_)
-    first[1:] = ordered[1:] != ordered[:-1]
-    starts = np.flatnonzero(first)
-    rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
-    by_rank = np.argsort(rank, kind="stable")
-    return np.split(order[by_rank], np.cumsum(np.bincount(rank))[:-1])
+        after = how.update(before[now], *(value[now] for value in values))
+        changed = changed or bool((after != before[now]).any())
+        view[places] = after
+    if followed:
+        order = np.concatenate(drawn)
+        now = lanes[order]
+        writes = before[now] == values[0][now] if how.compares else np.ones(len(now), np.bool_)
+        kinds = np.where(writes, UPDATE, READ)
+        machine.note_strong(space, flat[order], access.width, now, kinds, how.strength, access.statement)
+    if changed:
+        machine.events += 1
+    elif followed and how.returns:
+        machine.look(space, flat, lanes, before[lanes], access.statement)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 #: What to do about each kind of finding; the codes are the keys.
 ADVICE: dict[str, str] = {
     "race": "put a barrier between the two accesses: __syncthreads() between warps, __syncwarp() within one",
-    "race-between-blocks": "blocks of one launch are not ordered: let one block own the bytes, or use atomics",
+    "race-between-blocks": "let one block own the bytes, or order blocks: write, barrier, __threadfence(), atomic on a "
+    "counter; there atomic on the counter, __threadfence(), barrier, read",
     "early-read": "wait for the copy first: cp.async.wait_group with fewer groups left open, or the mbarrier's phase",
     "early-write": "wait for the copy into these bytes before they are written again",
     "poison-stored": "the value comes from memory or a register that nothing was written to: initialize it first",

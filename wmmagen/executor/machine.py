@@ -21,6 +21,7 @@ from wmmagen.executor.matrix import Layouts, Values
 from wmmagen.executor.memory import WARP, GlobalSpace, Order, Space, Who, WindowSpace
 from wmmagen.executor.objects import Barrier
 from wmmagen.executor.ptx import Statement
+from wmmagen.executor.strong import READ, STORE, UPDATE, Strength
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -116,6 +117,7 @@ class Machine:
         self.layouts = Layouts(seed)
         self.random = np.random.default_rng((seed, 1))
         self._draw = int(self.random.integers(WARP))
+        self._apart = seed % 2 == 1
         self.strict_isa = strict_isa
         self.log, self.meter = Log(), Meter()
         self.counts = Counts(warps=order.warps)
@@ -134,6 +136,8 @@ class Machine:
         self.barriers: dict[int, Barrier] = {}
         self.stalled = ""
         self.events = 0
+        #: For each instruction that looks at memory for a change: where each lane looked last, and what it found.
+        self._looks: dict[int, tuple[Array, Array]] = {}
         self._tiles: dict[tuple[object, ...], tuple[object, Values]] = {}
 
     # Lanes -----------------------------------------------------------------------------------------------------------
@@ -173,6 +177,12 @@ class Machine:
                 int(warp) * WARP + lane,
             )
         return np.flatnonzero(every)
+
+    def draw_blocks(self) -> Array | None:
+        """An order in which blocks begin, one after another; None where all begin together, with every even seed."""
+        if self.order.blocks == 1 or not self._apart:
+            return None
+        return self.random.permutation(self.order.blocks)
 
     def leader(self, members: Mask) -> int:
         """The lane that these members of a warp elect: the same one for the same members."""
@@ -275,6 +285,7 @@ class Machine:
         self, space: Space, granules: Array, race: Mask | None, who: Who, statement: Statement, what: str
     ) -> None:
         """Report granules that another lane touched without an order."""
+        foreign = space.shadow.take_foreign()
         if race is None:
             return
         place = np.unravel_index(int(np.argmax(race)), race.shape)
@@ -283,6 +294,7 @@ class Machine:
         name, offset = space.place(granule * space.shadow.granule)
         before = int(space.shadow.writer[granule])
         between = space.name == "global" and before >= 0 and self.order.block_of[before] != block
+        between = between or (space.name == "global" and foreign is not None and bool(foreign[place]))
         lane = actor if actor < self.order.lanes else warp * WARP
         if space.shadow.delivered_unseen(granule, actor, warp):
             code = "early-read" if what == "a read" else "early-write"
@@ -339,6 +351,68 @@ class Machine:
         self.report_pending(space, granules, shadow.pending_at(granules), who, statement, writes=True)
         self.report_race(space, granules, shadow.update(granules, who), who, statement, "an atomic update")
 
+    def follows(self, space: Space) -> bool:
+        """Whether strong operations on a space are followed."""
+        return space.shadow.strong is not None
+
+    def note_strong(
+        self,
+        space: Space,
+        flat: Array,
+        width: int,
+        lanes: Array,
+        kinds: Array,
+        strength: Strength,
+        statement: Statement,
+    ) -> None:
+        """Note strong operations of ``width`` bytes by lanes at places, in this order, and what they order.
+
+        ``kinds`` tells of each whether it reads, stores or updates. Reports races.
+        """
+        order, shadow = self.order, space.shadow
+        clocks, device = order.clocks, strength.device
+        assert clocks is not None
+        if strength.releases:
+            order.clock += 1
+        what = {READ: "a strong read", STORE: "a strong write", UPDATE: "an atomic update"}[int(kinds[0])]
+        # What an acquire takes over orders the operations behind it, and not itself. Where all mean the whole device,
+        # no two of them race.
+        for group in [slice(None)] if device else [slice(row, row + 1) for row in range(len(lanes))]:
+            granules, who = shadow.granules(flat[group], width), self.who(lanes[group])
+            race = shadow.operate(granules, who, kinds[group], device=device)
+            self.report_race(space, granules, race, who, statement, what)
+        speaks = np.full(len(lanes), strength.releases) | clocks.may_release(lanes)
+        for row, place in enumerate(flat.tolist() if speaks.any() or clocks.carries_any else ()):
+            kind, lane, carries = int(kinds[row]), int(lanes[row]), clocks.carries(place)
+            # What a reduction reads is passed on, but it acquires nothing.
+            if carries and kind != STORE and statement.words[0] != "red":
+                clocks.read(lane, place, device=device, acquires=strength.acquires)
+            if kind != READ and (speaks[row] or carries):
+                clocks.write(
+                    lane, place, order.clock, device=device, releases=strength.releases, updates=kind == UPDATE
+                )
+
+    def look(self, space: Space, flat: Array, lanes: Array, found: Array, statement: Statement) -> None:
+        """Lanes have looked at places and changed nothing: where all find what they found before, they wait."""
+        kept = self._looks.get(statement.line)
+        if kept is None:
+            kept = self._looks[statement.line] = (
+                np.full(self.order.lanes, -1),
+                np.zeros(self.order.lanes, found.dtype),
+            )
+        where, what = kept
+        again = bool(((where[lanes] == flat) & (what[lanes] == found)).all())
+        where[lanes], what[lanes] = flat, found
+        if again and not self.stalled:
+            name, offset = space.place(int(flat[0]))
+            block = int(self.order.block_of[lanes[0]])
+            self.stalled = (
+                f"PTX line {statement.line}: {statement.name} of byte {offset} of {name} in block {block} finds "
+                f"{int(found[0])} again and again"
+            )
+        if not again:
+            self.events += 1
+
     def by_warp(self, values: Array, lanes: Array) -> Array:
         """Values of lanes as warps × lanes, of the warps that take part; :data:`ABSENT` where a lane does not."""
         if lanes is self.every:
@@ -379,7 +453,7 @@ class Machine:
     def count_reloads(self, space: Space, granules: Array) -> None:
         """Count loads of what this launch has stored."""
         if space.name == "global" and self.counts.stored_bytes:
-            again = int((space.shadow.writer[granules] >= 0).sum())
+            again = int(space.shadow.stored(granules).sum())
             self.counts.reloaded_bytes += again * space.shadow.granule
 
     # Asynchronous copies ---------------------------------------------------------------------------------------------
@@ -463,7 +537,7 @@ class Machine:
 
     def finish(self) -> None:
         """Work out the figures that only the end of a launch shows."""
-        written = self.spaces["global"].shadow.writer >= 0
+        written = self.spaces["global"].shadow.stored(slice(None))
         self.counts.distinct_stored_bytes = int(written.sum()) * self.spaces["global"].shadow.granule
         self.counts.sectors_per_launch, self.counts.sectors_per_block = self.sectors.totals()
 

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wmmagen.executor.clocks import Clocks
 from wmmagen.executor.handed import Handed
+from wmmagen.executor.strong import Accesses
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -49,6 +51,7 @@ class Order:
         lanes, warps, blocks: how many there are in the launch.
         clock: the time now.
         handed: what lanes know of each other beside barriers; None until an object in memory is used for that.
+        clocks: what lanes of all blocks know of each other; None where nothing strong touches global memory.
         warp_of, block_of: of each actor; -1 where it is more than one. Actors are numbered lanes, warps, blocks, grid.
     """
 
@@ -56,6 +59,7 @@ class Order:
         self.lanes, self.warps, self.blocks = warps * WARP, warps, blocks
         self.clock = 1
         self.handed: Handed | None = None
+        self.clocks: Clocks | None = None
         self.block_since = np.ones(blocks, np.int32)
         self.warp_since = np.ones(warps, np.int32)
         per_block = warps // blocks
@@ -76,9 +80,11 @@ class Order:
         if blocks is None:
             self.block_since[:] = self.clock
             self.warp_since[:] = self.clock
-            return
-        self.block_since[blocks] = self.clock
-        self.warp_since.reshape(self.blocks, -1)[blocks] = self.clock
+        else:
+            self.block_since[blocks] = self.clock
+            self.warp_since.reshape(self.blocks, -1)[blocks] = self.clock
+        if self.clocks is not None:
+            self.clocks.blocks_meet(blocks)
 
     def warps_meet(self, warps: Array | None) -> None:
         """A barrier within each of these warps; None for all."""
@@ -89,6 +95,8 @@ class Order:
             self.warp_since[warps] = self.clock
         if self.handed is not None:
             self.handed.warps_meet(warps, self.clock)
+        if self.clocks is not None:
+            self.clocks.warps_meet(warps)
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ class Shadow:
         undefined: whether nothing was written to it yet.
         pending: whether an asynchronous copy into it has not been waited for.
         writer: the actor that wrote it last; -1 for none.
+        strong: the strong operations on it, where they are followed; None for none.
     """
 
     def __init__(self, size: int, granule: int, order: Order, *, defined: bool) -> None:
@@ -124,6 +133,10 @@ class Shadow:
         #: made where lanes hand over by objects in memory. Whose memory is not one block's has no such reads.
         self._batch: Array | None = None
         self._reads: Array | None = None
+        self.strong: Accesses | None = None
+        #: Where strong operations are followed: when each block has read last, granules × blocks.
+        self._block_reads: Array | None = None
+        self._foreign: Mask | None = None
         self.of_block = False
         self.undefined = np.full(count, not defined)
         self.pending = np.zeros(count, np.bool_)
@@ -153,6 +166,8 @@ class Shadow:
     def read(self, granules: Array, who: Who) -> Mask | None:
         """Note a read; which granules another lane wrote without a barrier in between, None for none."""
         race = self._conflict(self.writer, self._written, granules, who) if self._any_written else None
+        if self.strong is not None:
+            race = _both(race, self._with_strong(self.strong, granules, who, writes=False))
         self._note_read(granules, who)
         return race
 
@@ -175,6 +190,10 @@ class Shadow:
             self._atomic[granules] = False
         if self._batch is not None:
             self._batch[granules] = 0
+        if self.strong is not None:
+            race = _both(race, self._with_strong(self.strong, granules, who, writes=True))
+            self.strong.end(granules)
+            self._reader[granules] = -1
         if undefined is not None:
             self.undefined[granules] = undefined
             self._any_undefined = True
@@ -202,6 +221,55 @@ class Shadow:
         self._written[granules] = order.clock
         self._atomic[granules] = self._any_written = True
         return race if race is not None and race.any() else None
+
+    def follow_strong(self, clocks: Clocks) -> None:
+        """Follow strong operations from now on."""
+        self.strong = Accesses(len(self.writer), clocks)
+        self._block_reads = np.zeros((len(self.writer), self._order.blocks), np.int32)
+
+    def operate(self, granules: Array, who: Who, kinds: Array, *, device: bool) -> Mask | None:
+        """Note strong operations, which do not race with each other; which they race on, None for none.
+
+        ``kinds`` and ``device`` as in :meth:`wmmagen.executor.strong.Accesses.note`.
+        """
+        assert self.strong is not None
+        race = self._conflict(self.writer, self._written, granules, who) if self._any_written else None
+        reads = self._conflict(self._reader, self._read, granules, who)
+        if reads is not None:
+            race = _both(race, reads & (kinds != 0)[:, None])
+        foreign = self.strong.foreign(granules, who.block)
+        odd = self.strong.note(granules, who.actor[:, 0], self._order.clock, kinds, device=device)
+        if odd is not None:
+            self._note_foreign(odd & foreign)
+        race = _both(race, odd)
+        return race if race is None or race.any() else None
+
+    def _with_strong(self, strong: Accesses, granules: Array, who: Who, *, writes: bool) -> Mask | None:
+        touched = strong.touched[granules]
+        if not touched.any():
+            return None
+        foreign = strong.foreign(granules, who.block)
+        actor, warp = (np.broadcast_to(x, granules.shape) for x in (who.actor, who.warp))
+        whole = actor >= self._order.lanes
+        race = strong.plain(granules, np.where(whole, warp * WARP, actor), whole, writes=writes)
+        if writes:
+            strong.forget(granules[touched] * self.granule)
+        if race is not None:
+            self._note_foreign(race & foreign)
+        return race
+
+    def stored(self, granules: Array | slice) -> Mask:
+        """Which granules the launch has written to."""
+        found = self.writer[granules] >= 0
+        return np.asarray(found if self.strong is None else found | self.strong.written[granules])
+
+    def _note_foreign(self, found: Mask) -> None:
+        self._foreign = found if self._foreign is None else self._foreign | found
+
+    def take_foreign(self) -> Mask | None:
+        """On which granules of the access that was noted last another block is what it races with."""
+        found, self._foreign = self._foreign, None
+        return found
 
     def define(self, granules: Array, undefined: Array) -> None:
         """Say whether granules hold something undefined."""
@@ -263,7 +331,38 @@ class Shadow:
         race = recent & ~ordered
         if order.handed is not None and race.any():
             race[race] = ~self._handed_over(order.handed, actors is self._reader, granules, who, race)
-        return race if race.any() else None
+        if order.clocks is not None and race.any():
+            race &= ~self._known(order.clocks, actors is self._reader, granules, who, race)
+        if not race.any():
+            return None
+        self._note_foreign(race & (order.block_of[before] != who.block))
+        return np.asarray(race)
+
+    def _known(self, clocks: Clocks, reads: bool, granules: Array, who: Who, asked: Mask) -> Mask:
+        """Of each granule in ``asked``, whether strong operations order those that touched it before this access."""
+        order, at = self._order, granules[asked]
+        actor, warp = (np.broadcast_to(x, asked.shape)[asked] for x in (who.actor, who.warp))
+        whole = actor >= order.lanes
+        actors, times = (self._reader, self._read) if reads else (self.writer, self._written)
+        before, when = actors[at], times[at]
+        found = np.zeros(len(at), np.bool_)
+        for own, vector in clocks.groups(np.where(whole, warp * WARP, actor), whole):
+            by_warp = vector.reshape(-1, WARP).min(axis=1)
+            by_block = vector.reshape(order.blocks, -1).min(axis=1)
+            # Of the whole grid nothing is known at once, so each block's last read is asked.
+            known = np.concatenate((vector, by_warp, by_block, [0]))
+            found[own] = when[own] < known[before[own]]
+            grid = own & (before == order.lanes + order.warps + order.blocks)
+            if grid.any() and reads and self._block_reads is not None:
+                known_here = np.broadcast_to(by_block, (int(grid.sum()), order.blocks)).copy()
+                block = np.broadcast_to(who.block, asked.shape)[asked][grid]
+                rows = np.arange(len(block))
+                known_here[rows, block] = np.maximum(known_here[rows, block], order.block_since[block])
+                last = self._block_reads[at[grid]]
+                found[grid] = ((last == 0) | (last < known_here)).all(axis=1)
+        result = np.zeros(asked.shape, np.bool_)
+        result[asked] = found
+        return result
 
     def _handed_over(self, handed: Handed, reads: bool, granules: Array, who: Who, race: Mask) -> Mask:
         """Of each granule in ``race``, whether those that touched it have handed over to who touches it now."""
@@ -305,9 +404,13 @@ class Shadow:
         if kept.any():
             # A read that the same warp ordered before this one is covered by this one.
             kept &= ~((order.warp_of[before] == who.warp) & (when < order.warp_since[who.warp]))
+            if order.clocks is not None and kept.any():
+                kept &= ~self._known(order.clocks, True, granules, who, kept)
             actor = np.where(kept, self._join(before, actor, who), actor)
         self._write_down(self._reader, granules, actor, who)
         self._read[granules] = order.clock
+        if self._block_reads is not None:
+            self._block_reads[granules, who.block] = order.clock
         if order.handed is not None and self.of_block:
             warps = order.warps // order.blocks
             if self._reads is None:
@@ -330,6 +433,12 @@ class Shadow:
         wider = np.where(order.block_of[before] == who.block, whole_block, grid)
         wider = np.where(order.warp_of[before] == who.warp, order.lanes + who.warp, wider)
         return np.where(before == actor, actor, wider).astype(np.int32)
+
+
+def _both(one: Mask | None, other: Mask | None) -> Mask | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
 
 
 class Space(abc.ABC):

@@ -34,7 +34,7 @@ class Operands:
 
     Attributes:
         kernel: whose operands they are.
-        constants, unwritten, specials, addresses, granules, variables: as in
+        constants, unwritten, specials, addresses, granules, variables, strong: as in
             :class:`wmmagen.executor.program.Program`.
         offsets: where each parameter begins, and the parameter, by name.
     """
@@ -48,6 +48,7 @@ class Operands:
         self.addresses: dict[tuple[str, int], int] = {}
         self.variables = {v.name: v for v in (*module.variables, *kernel.variables)}
         self.granules = {"global": 16, "shared": 16}
+        self.strong = False
         self.offsets: dict[str, tuple[int, ptx.Parameter]] = {}
         at = 0
         for parameter in kernel.parameters:
@@ -62,6 +63,10 @@ class Operands:
             number = self._numbers[key] = len(self.constants)
             self.constants.append(value)
         return number
+
+    def note_strong(self, space: str) -> None:
+        """Note a strong operation on a state space (empty for generic)."""
+        self.strong = self.strong or space in ("", "global")
 
     def register(self, register: Register, statement: Statement) -> int:
         """The number of a register."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen.errors import LaunchFault
-from wmmagen.executor import alu, atomics, barriers, control, fragments, matrix, mma, ptx, steps, warp
+from wmmagen.executor import alu, atomics, barriers, control, fences, fragments, matrix, mma, ptx, steps, warp
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.machine import WINDOWS
 from wmmagen.executor.matrix import Move
@@ -25,6 +25,7 @@ from wmmagen.executor.numbers import UNSIGNED
 from wmmagen.executor.operands import Operands, unknown
 from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Operand, Statement, Symbol
 from wmmagen.executor.steps import Step
+from wmmagen.executor.strong import Strength
 
 _PROGRAMS_KEPT = 16
 _BARRIERS = 16
@@ -34,9 +35,8 @@ _GENERIC = ""
 _SPACES = ("global", "shared", "local", "param", "const")
 _CACHE_WORDS = frozenset(("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile"))
 _HINT = re.compile(r"L[12]::[\w:]+")
-#: Fences order nothing by themselves: what they would order, barriers and objects of type mbarrier do. The others are
-#: hints, or wait for what is over where one launch runs alone.
-_WITHOUT_EFFECT = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "setmaxnreg", "nanosleep")
+#: Hints, or they wait for what is over where one launch runs alone.
+_WITHOUT_EFFECT = ("prefetch", "prefetchu", "griddepcontrol", "setmaxnreg", "nanosleep")
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Program:
         addresses: those that hold the address of a variable: its name and how many bits wide.
         granules: the narrowest access of each state space, in bytes.
         variables: those of the module and of the kernel, in every state space, by name.
+        strong: whether it has strong operations that may mean global memory.
     """
 
     kernel: Kernel
@@ -87,6 +88,7 @@ class Program:
     addresses: dict[tuple[str, int], int]
     granules: dict[str, int]
     variables: dict[str, ptx.Variable]
+    strong: bool
 
 
 @lru_cache(maxsize=_PROGRAMS_KEPT)
@@ -118,6 +120,7 @@ class _Decoder(Operands):
             self.addresses,
             self.granules,
             self.variables,
+            self.strong,
         )
 
     def _block(self, block: control.Block) -> Block:
@@ -243,10 +246,11 @@ class _Decoder(Operands):
         leaves = "to" in statement.words
         return steps.computes(lambda a: a - window if leaves else a + window, to, [source]), "integer"
 
-    def memory_words(self, statement: Statement) -> tuple[str, int, str]:
-        """State space (empty for generic), number of elements, and type of a load or store."""
-        space, count, kind = _GENERIC, 1, statement.words[-1]
-        for word in statement.words[1:-1]:
+    def memory_words(self, statement: Statement) -> tuple[str, int, str, Strength | None]:
+        """State space (empty for generic), number of elements, type, and strength of a load or store."""
+        strength, words = fences.access_strength(statement.words)
+        space, count, kind = _GENERIC, 1, words[-1]
+        for word in words[1:-1]:
             if word in _SPACES and not space:
                 space = word
             elif word in ("v2", "v4", "v8") and count == 1:
@@ -255,11 +259,13 @@ class _Decoder(Operands):
                 raise UnknownInstruction
         if kind not in TYPE_BITS or TYPE_BITS[kind] < 8 or TYPE_BITS[kind] // 8 * count > 32:
             raise UnknownInstruction
-        return space, count, kind
+        if strength is not None:
+            self.note_strong(space)
+        return space, count, kind, strength
 
     def ld(self, statement: Statement) -> tuple[Step, str]:
         """Loads."""
-        space, count, kind = self.memory_words(statement)
+        space, count, kind, strength = self.memory_words(statement)
         if len(statement.operands) != 2:
             raise UnknownInstruction
         width = TYPE_BITS[kind]
@@ -276,7 +282,7 @@ class _Decoder(Operands):
         base, offset = self.address(statement.operands[1], statement)
         self.note_width(space, width // 8)
         access = steps.Access(statement, space, base, offset, width // 8, count)
-        return steps.loads(access, targets, signed=kind[0] == "s"), f"load {space or 'generic'}"
+        return steps.loads(access, targets, signed=kind[0] == "s", strength=strength), f"load {space or 'generic'}"
 
     def _parameter(self, statement: Statement, targets: list[tuple[int, int, int]], kind: str) -> Step:
         address = statement.operands[1]
@@ -292,7 +298,7 @@ class _Decoder(Operands):
 
     def st(self, statement: Statement) -> tuple[Step, str]:
         """Stores."""
-        space, count, kind = self.memory_words(statement)
+        space, count, kind, strength = self.memory_words(statement)
         if len(statement.operands) != 2 or space in ("param", "const"):
             raise UnknownInstruction
         width = TYPE_BITS[kind]
@@ -301,7 +307,7 @@ class _Decoder(Operands):
         base, offset = self.address(statement.operands[0], statement)
         self.note_width(space, width // 8)
         access = steps.Access(statement, space, base, offset, width // 8, count)
-        return steps.stores(access, sources), f"store {space or 'generic'}"
+        return steps.stores(access, sources, strength), f"store {space or 'generic'}"
 
     def cp(self, statement: Statement) -> tuple[Step, str]:
         """Asynchronous copies and their groups."""
@@ -369,6 +375,8 @@ _MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None
     ("atom",): atomics.decode,
     ("red",): atomics.decode,
     ("bar", "warp"): warp.barrier,
+    ("fence",): fences.fence,
+    ("membar",): fences.fence,
     ("shfl",): warp.shuffle,
     ("vote",): warp.vote,
     ("activemask",): warp.active,

@@ -25,6 +25,8 @@ from wmmagen.executor.ptx import Statement
 Mask = npt.NDArray[np.bool_]
 
 
+#: Blocks that a path may run before others have their turn: it may wait for them without a word.
+_PATIENCE = 500
 #: A block counts as so many instructions at least: what it costs to come to it.
 _LEAST = 64
 
@@ -77,6 +79,9 @@ class Scheduler:
         self._meetings: list[_Meeting] = []
         self._runs = [0] * len(program.blocks)
         self._stalls, self._events = 0, 0
+        self._waits_for = ""
+        #: A path that waited in vain when nobody else could go on, and what all registers held then.
+        self._hopeless: tuple[_Path, list[Any]] | None = None
 
     def run(self) -> None:
         """Run all lanes to their end.
@@ -84,15 +89,29 @@ class Scheduler:
         Raises:
             TimeoutFault: the budget or the time is used up.
         """
-        absent = self._machine.absent
         if self._program.blocks:
-            self._paths.append(_Path(0, None if absent is None else ~absent, None))
+            self._paths = self._beginnings()
         while self._paths or self._go_on():
             self._follow(self._paths.pop())
         for runs, block in zip(self._runs, self._program.blocks, strict=True):
             for kind, count in block.classes.items():
                 if runs:
                     self._machine.counts.instructions[kind] += runs * count
+
+    def _beginnings(self) -> list[_Path]:
+        """All lanes as one path; where blocks may wait for each other, with every other seed a path of each block.
+
+        Together, all of them do a thing before any does the next; one after another, the first is over before the
+        last has begun. A protocol has to be right both ways.
+        """
+        machine = self._machine
+        exist = None if machine.absent is None else ~machine.absent
+        blocks = machine.draw_blocks() if machine.order.clocks is not None else None
+        if blocks is None:
+            return [_Path(0, exist, None)]
+        whose = machine.order.block_of[: machine.order.lanes]
+        every = np.ones(machine.order.lanes, np.bool_) if exist is None else exist
+        return [_Path(0, every & (whose == block), None) for block in blocks]
 
     def _go_on(self) -> bool:
         """Where no path can run: let something go on that waits. Whether there was anything."""
@@ -104,6 +123,7 @@ class Scheduler:
         """Run a path until it ends, meets, waits or parts."""
         machine, blocks = self._machine, self._program.blocks
         number: int = path.block
+        patience = _PATIENCE
         while True:
             if number == END:
                 self._exit(path, None)
@@ -126,6 +146,10 @@ class Scheduler:
             if following is None:
                 return
             number = path.block = following
+            patience -= 1
+            if patience == 0 and (self._paths or self._part_meetings()):
+                self._paths.insert(0, path)
+                return
 
     def _yield(self, path: _Path) -> None:
         """Let all others run before a path that waits in vain.
@@ -134,18 +158,41 @@ class Scheduler:
             TimeoutFault: all others wait in vain, too.
         """
         machine = self._machine
-        waits_for, machine.stalled = machine.stalled, ""
+        self._waits_for, machine.stalled = machine.stalled, ""
         self._paths.insert(0, path)
-        self._stalls = self._stalls + 1 if self._events == machine.events else 0
+        if self._events != machine.events:
+            self._stalls, self._hopeless = 0, None
         self._events = machine.events
-        if self._stalls > 2 * len(self._paths) and not self._part_meetings():
-            raise TimeoutFault(
-                f"deadlock: {waits_for}",
-                "let as many threads arrive as the mbarrier was initialized for, and expect the bytes that are copied",
+        self._stalls += 1
+        if self._stalls > 2 * len(self._paths) + 1:
+            if self._part_meetings():
+                self._stalls, self._hopeless = 0, None
+            elif self._nothing_changed(path):
+                raise self._deadlock()
+
+    def _nothing_changed(self, path: _Path) -> bool:
+        """Whether a path that waits in vain, and everyone else, stands where it stood a round ago."""
+        held = list(self._machine.registers)
+        if self._hopeless is None or self._hopeless[0] is path:
+            before = self._hopeless
+            self._hopeless = (path, held)
+            return before is not None and all(
+                a is b or np.array_equal(a, b) for a, b in zip(held, before[1], strict=True)
             )
+        return False
+
+    def _deadlock(self) -> TimeoutFault:
+        return TimeoutFault(
+            f"deadlock: {self._waits_for}",
+            "let as many threads arrive as the mbarrier was initialized for, and expect the bytes that are copied"
+            if "mbarrier" in self._waits_for
+            else "what is waited for has to be written by a block or warp that does not wait itself",
+        )
 
     def _spend(self, instructions: int) -> None:
         self._left -= max(instructions, _LEAST)
+        if self._left < 0 and self._stalls > len(self._paths):
+            raise self._deadlock()
         if self._left < 0:
             raise TimeoutFault(
                 f"the kernel did not end within {self._budget} instructions",

@@ -13,6 +13,7 @@ from wmmagen.executor.machine import WINDOWS, Copies, Machine, as_bits, flagged
 from wmmagen.executor.memory import Space
 from wmmagen.executor.numbers import UNSIGNED, resize
 from wmmagen.executor.ptx import Statement
+from wmmagen.executor.strong import READ, STORE, Strength
 
 Step = Callable[[Machine], None]
 
@@ -167,8 +168,62 @@ def by_window(machine: Machine, address: Any, lanes: Any) -> list[tuple[Space, A
     return parts
 
 
-def loads(access: Access, targets: list[tuple[int, int, int]], *, signed: bool) -> Step:
-    """A load; ``targets`` are places in the vector, registers and their bits."""
+def turns(flat: Any, random: np.random.Generator) -> list[Any]:
+    """Positions in ``flat`` in groups without a repetition; those of one address come in random order."""
+    drawn = random.permutation(len(flat))
+    order = drawn[np.argsort(flat[drawn], kind="stable")]
+    ordered = flat[order]
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(first)
+    rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
+    by_rank = np.argsort(rank, kind="stable")
+    return np.split(order[by_rank], np.cumsum(np.bincount(rank))[:-1])
+
+
+def _elements(access: Access, flat: Any, lanes: Any) -> tuple[Any, Any]:
+    """Places and lanes of the elements of a vector, each of which is an operation of its own."""
+    places = flat[:, None] + np.arange(access.count) * access.width
+    return places.reshape(-1), lanes.repeat(access.count)
+
+
+def _looks(machine: Machine, access: Access, space: Space, flat: Any, lanes: Any, strength: Strength) -> Any:
+    """Strong reads; which granules hold nothing defined, None for none."""
+    statement = access.statement
+    places, readers = _elements(access, flat, lanes)
+    machine.note_strong(space, places, access.width, readers, np.full(len(places), READ), strength, statement)
+    if access.count == 1:
+        machine.look(space, flat, lanes, space.views[access.width][flat // access.width], statement)
+    return space.shadow.undefined_at(space.shadow.granules(flat, access.nbytes))
+
+
+def _lays(
+    machine: Machine,
+    access: Access,
+    space: Space,
+    flat: Any,
+    lanes: Any,
+    values: Any,
+    strength: Strength,
+    undefined: Any,
+) -> None:
+    """Strong writes of ``values`` (lanes × elements), in an order that is drawn where two lanes mean one place."""
+    places, writers = _elements(access, flat, lanes)
+    view, shadow, given = space.views[access.width], space.shadow, values.reshape(-1)
+    wrong = np.zeros(len(places), np.bool_) if undefined is None else undefined.repeat(access.count)
+    drawn = turns(places, machine.random)
+    order, kinds = np.concatenate(drawn), np.full(len(places), STORE)
+    machine.note_strong(space, places[order], access.width, writers[order], kinds, strength, access.statement)
+    for turn in drawn:
+        shadow.define(shadow.granules(places[turn], access.width), wrong[turn][:, None])
+        view[places[turn] // access.width] = given[turn]
+    machine.events += 1
+
+
+def loads(
+    access: Access, targets: list[tuple[int, int, int]], *, signed: bool, strength: Strength | None = None
+) -> Step:
+    """A load; ``targets`` are places in the vector, registers and their bits; ``strength`` is None for a weak one."""
     width, count, nbytes, statement = access.width, access.count, access.nbytes, access.statement
 
     def step(machine: Machine) -> None:
@@ -185,7 +240,10 @@ def loads(access: Access, targets: list[tuple[int, int, int]], *, signed: bool) 
             granules = space.shadow.granules(flat, nbytes)
             machine.count_reloads(space, granules)
             who = machine.who(lanes)
-            nothing = machine.note_read(space, granules, who, statement)
+            if strength is not None and machine.follows(space):
+                nothing = _looks(machine, access, space, flat, lanes, strength)
+            else:
+                nothing = machine.note_read(space, granules, who, statement)
             machine.note_loaded(space, flat, who.block[:, 0])
             first = flat // width
             view = space.views[width]
@@ -205,8 +263,8 @@ def loads(access: Access, targets: list[tuple[int, int, int]], *, signed: bool) 
     return step
 
 
-def stores(access: Access, sources: list[int]) -> Step:
-    """A store of one register for each element."""
+def stores(access: Access, sources: list[int], strength: Strength | None = None) -> Step:
+    """A store of one register for each element; ``strength`` is None for a weak one."""
     width, nbytes, statement = access.width, access.nbytes, access.statement
 
     def step(machine: Machine) -> None:
@@ -218,13 +276,17 @@ def stores(access: Access, sources: list[int]) -> Step:
             if not lanes.size:
                 continue
             undefined = None if wrong is None else machine.full(wrong)[lanes][:, None]
-            granules = space.shadow.granules(flat, nbytes)
-            machine.note_write(space, granules, machine.who(lanes), statement, undefined)
-            first = flat // width
-            view = space.views[width]
-            for place, number in enumerate(sources):
-                value = resize(machine.full(machine.registers[number]), width * 8)
-                view[first + place] = value if lanes is machine.every else value[lanes]
+            if strength is not None and machine.follows(space):
+                values = [resize(machine.full(machine.registers[number]), width * 8)[lanes] for number in sources]
+                _lays(machine, access, space, flat, lanes, np.stack(values, axis=1), strength, undefined)
+            else:
+                granules = space.shadow.granules(flat, nbytes)
+                machine.note_write(space, granules, machine.who(lanes), statement, undefined)
+                first = flat // width
+                view = space.views[width]
+                for place, number in enumerate(sources):
+                    value = resize(machine.full(machine.registers[number]), width * 8)
+                    view[first + place] = value if lanes is machine.every else value[lanes]
             if space.name == "global":
                 machine.counts.stored_bytes += nbytes * len(lanes)
             machine.count_access(space, machine.by_warp(flat, lanes), nbytes, stores=True)
