@@ -73,7 +73,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "executor.findings": ((), ()),
     "executor.counts": ((), ()),
     "executor.handed": ((), ()),
-    "executor.clocks": ((), ()),
+    "executor.clocks": (("errors",), ()),
     "executor.strong": (("executor.clocks",), ()),
     "executor.memory": (("executor.clocks", "executor.handed", "executor.strong"), ()),
     "executor.alu": (("executor.numbers", "executor.ptx"), ()),

@@ -11,7 +11,7 @@ import pytest
 from texts_ptx import codes, output, run
 
 from wmmagen import executor
-from wmmagen.errors import PtxError, TimeoutFault
+from wmmagen.errors import LaunchFault, PtxError, TimeoutFault
 from wmmagen.executor import clocks
 
 BETWEEN = "race-between-blocks"
@@ -498,3 +498,82 @@ $L_end:"""
     monkeypatch.setattr(clocks, "_FIRST_VECTORS", 16)
     got = run(body, COUNTER.repeat(8), DATA, blocks=2)
     assert got.findings == ()
+
+
+def test_knowledge_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every thread releases at a place of its own, and all of that is held."""
+    monkeypatch.setattr(clocks, "MOST_BYTES", 1 << 14)
+    body = "  st.release.gpu.global.u32 [%d10], 1;\n  bar.sync 0;\n  st.release.gpu.global.u32 [%d10+1024], 1;"
+    with pytest.raises(LaunchFault, match="128 threads know of each other"):
+        run(body, np.zeros(512, np.uint32), blocks=2, threads=THREADS)
+
+
+#: One thread of each of two blocks, which nothing orders.
+TWO = """
+  setp.ne.u32 %p0, %r0, 0;
+  @%p0 bra $L_end;
+  setp.eq.u32 %p1, %r1, {second};
+  @%p1 bra $L_other;
+  {one}
+  bra $L_end;
+$L_other:
+  {other}
+$L_end:"""
+WRITE, CTA = "st.global.u32 [%d0], 5;", "atom.cta.global.add.u32 %r14, [%d0], 1;"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ("ld.global.u32 %r11, [%d0];", VOLATILE, set()),
+        (VOLATILE, ADD, set()),
+        (STORE_RELAXED, STORE_VOLATILE, set()),
+        (VOLATILE, WRITE, {BETWEEN}),
+        ("ld.global.u32 %r11, [%d0];", ADD, {BETWEEN}),
+        # Neither a store of its own nor an update shows a thread what others have stored or read before.
+        (STORE_RELAXED, STORE_RELAXED + RELAXED + WRITE, {BETWEEN}),
+        (VOLATILE, ADD + WRITE, {BETWEEN}),
+        # One of the two scopes is enough to spoil it.
+        (CTA, ADD, {BETWEEN}),
+        (CTA, CTA, {BETWEEN}),
+        ("ld.relaxed.cta.global.u32 %r11, [%d0];", ADD, {BETWEEN}),
+        (ADD, "atom.global.add.u64 %d25, [%d0], 1;", {BETWEEN}),
+    ],
+)
+def test_pairs_of_accesses(one: str, other: str, found: set[str]) -> None:
+    for seed in SEEDS:
+        for second in (0, 1):
+            assert codes(run(TWO.format(second=second, one=one, other=other), COUNTER, blocks=2, seed=seed)) == found
+
+
+@pytest.mark.parametrize(
+    ("passes", "found"),
+    [("atom.global.add.u32 %r14, [%d0], 1;", set()), ("st.relaxed.gpu.global.u32 [%d0], 2;", {BETWEEN})],
+)
+def test_an_update_passes_on_what_it_finds_and_a_store_does_not(passes: str, found: set[str]) -> None:
+    body = """
+  setp.ne.u32 %p0, %r0, 0;
+  @%p0 bra $L_end;
+  setp.eq.u32 %p1, %r1, 0;
+  @!%p1 bra $L_wait;
+  st.global.b32 [%d1], 7;
+  st.release.gpu.global.u32 [%d0], 1;
+  bra $L_end;
+$L_wait:
+  sub.u32 %r15, %r1, 1;
+  mad.wide.u32 %d20, %r15, 4, %d0;
+  ld.relaxed.gpu.global.u32 %r11, [%d20];
+  setp.eq.u32 %p2, %r11, 0;
+  @%p2 bra $L_wait;
+  setp.eq.u32 %p3, %r1, 2;
+  @%p3 bra $L_last;
+  {passes}
+  st.relaxed.gpu.global.u32 [%d0+4], 1;
+  bra $L_end;
+$L_last:
+  ld.relaxed.gpu.global.u32 %r12, [%d0];
+  fence.acq_rel.gpu;
+  ld.global.b32 %r13, [%d1];
+$L_end:"""
+    for seed in SEEDS:
+        assert codes(run(body.format(passes=passes), COUNTER, DATA, blocks=3, seed=seed)) == found

@@ -104,7 +104,7 @@ def launch(
 
     Raises:
         PtxError: the text cannot be read, or has an instruction that is not known; names it and its line.
-        LaunchFault: the launch is not the kernel's: symbol, sizes, arguments.
+        LaunchFault: the launch is not the kernel's: symbol, sizes, arguments; or it needs too much memory here.
         TimeoutFault: it did not end within ``budget`` instructions or ``limit_s`` seconds.
     """
     program = load(ptx, entry)

@@ -13,10 +13,13 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#memory-consist
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from wmmagen.errors import LaunchFault
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -29,13 +32,23 @@ _FOREVER = np.iinfo(np.int32).max
 _DEVICE = -1
 #: Vectors that are kept before those are dropped that nobody holds.
 _FIRST_VECTORS = 4096
+#: What the vectors that are held may need.
+MOST_BYTES = 1 << 30
+
+
+def _digest(vector: Array) -> bytes:
+    return blake2b(vector.tobytes(), digest_size=16).digest()
 
 
 class _Moments:
-    """The last fence of each lane: its time, and what the lane knew then. A time of 0 is no fence."""
+    """The last fence of each lane: its time, and what the lane knew then. A time of 0 is no fence.
+
+    ``number`` is that of the vector that says so, 0 where nobody has asked yet.
+    """
 
     def __init__(self, lanes: int) -> None:
         self.time, self.block_since, self.warp_since, self.known = (np.zeros(lanes, np.int32) for _ in range(4))
+        self.number = np.zeros(lanes, np.int32)
 
 
 class _Scope:
@@ -71,9 +84,10 @@ class Clocks:
         if absent is not None:
             nothing[absent] = _FOREVER
         self._vectors = [nothing]
-        self._numbers = {nothing.tobytes(): 0}
+        self._numbers = {_digest(nothing): 0}
         self._joined: dict[tuple[int, int], int] = {}
-        self._most = _FIRST_VECTORS
+        self._limit = max(MOST_BYTES // nothing.nbytes, 2)
+        self._most = min(_FIRST_VECTORS, self._limit)
         self._known = np.zeros(lanes, np.int32)
         self._block, self._device = _Scope(lanes), _Scope(lanes)
         self._messages: dict[Place, dict[int, tuple[int, int]]] = {}
@@ -84,31 +98,41 @@ class Clocks:
     # Vectors ---------------------------------------------------------------------------------------------------------
 
     def _number(self, vector: Array) -> int:
-        number = self._numbers.setdefault(vector.tobytes(), len(self._vectors))
+        number = self._numbers.setdefault(_digest(vector), len(self._vectors))
         if number == len(self._vectors):
             self._vectors.append(vector)
         return number
 
     def _holders(self) -> list[Array]:
         scopes = (self._block, self._device)
-        moments = [m.known for scope in scopes for m in (scope.released, scope.fenced)]
+        moments = [held for scope in scopes for m in (scope.released, scope.fenced) for held in (m.known, m.number)]
         return [self._known, *moments, *(held for s in scopes for held in (s.before, s.found, s.behind))]
 
-    def _tidy(self) -> None:
-        """Drop vectors that nobody holds any more, where they have become many; nobody may be at work with numbers."""
+    def tidy(self) -> None:
+        """Drop vectors that nobody holds any more, where they have become many; nobody may be at work with numbers.
+
+        Raises:
+            LaunchFault: those that are held need more than :data:`MOST_BYTES`.
+        """
         if len(self._vectors) < self._most:
             return
         holders = self._holders()
         carried = {n for message in self._messages.values() for pair in message.values() for n in pair}
         carried |= {*self._said.values(), *self._heard.values()}
         held = sorted({0, *carried, *(int(n) for holder in holders for n in np.unique(holder))})
+        if len(held) > self._limit:
+            raise LaunchFault(
+                f"what {len(self._known)} threads know of each other by fences and atomics needs more than "
+                f"{MOST_BYTES >> 20} MiB, and the CPU executor takes no more",
+                "run a smaller problem here, or this one on a GPU",
+            )
         self._vectors = [self._vectors[number] for number in held]
-        self._numbers = {vector.tobytes(): number for number, vector in enumerate(self._vectors)}
+        new = {number: place for place, number in enumerate(held)}
+        self._numbers = {digest: new[number] for digest, number in self._numbers.items() if number in new}
         self._joined.clear()
-        self._most = max(_FIRST_VECTORS, 2 * len(held))
+        self._most = min(max(_FIRST_VECTORS, 2 * len(held)), max(self._limit, len(held) + len(held) // 4 + 1))
         for holder in holders:
             holder[:] = np.searchsorted(held, holder)
-        new = {number: place for place, number in enumerate(held)}
         for message in self._messages.values():
             message.update({reader: (new[a], new[b]) for reader, (a, b) in message.items()})
         for kept in (self._said, self._heard):
@@ -155,11 +179,18 @@ class Clocks:
         vector[lanes] = np.maximum(vector[lanes], moments.time[lanes])
         return self._number(vector)
 
+    def _of(self, moments: _Moments, lane: int) -> int:
+        """What one lane knew at its last fence; the number of a vector."""
+        if moments.time[lane] and not moments.number[lane]:
+            moments.number[lane] = self._at(moments, np.array([lane]))
+        return int(moments.number[lane])
+
     def _remember(self, moments: _Moments, lanes: Array, time: int) -> None:
         moments.time[lanes] = time
         moments.block_since[lanes] = self._block_since[lanes // self.per_block]
         moments.warp_since[lanes] = self._warp_since[lanes // _WARP]
         moments.known[lanes] = self._known[lanes]
+        moments.number[lanes] = 0
 
     # Fences and barriers ---------------------------------------------------------------------------------------------
 
@@ -171,7 +202,7 @@ class Clocks:
             consistent: whether it is sequentially consistent.
             acquires, releases: what it does.
         """
-        self._tidy()
+        self.tidy()
         scopes = (self._block, self._device) if device else (self._block,)
         for scope in scopes:
             if acquires:
@@ -194,7 +225,7 @@ class Clocks:
         self._meet(warps, _WARP)
 
     def _meet(self, groups: Array | None, size: int) -> None:
-        self._tidy()
+        self.tidy()
         every = np.arange(len(self._known)).reshape(-1, size)
         rows = every if groups is None else every[groups]
         for scope in (self._block, self._device):
@@ -257,8 +288,8 @@ class Clocks:
                 self._said[key] = self._at(now, np.array([lane]))
             before = int(scope.before[lane])
             if scope.fresh[lane]:
-                before = self._join(before, self._at(scope.fenced, np.array([lane])))
-            released = self._join(released, self._at(scope.released, np.array([lane])))
+                before = self._join(before, self._of(scope.fenced, lane))
+            released = self._join(released, self._of(scope.released, lane))
             released = self._join(released, self._said.get(key, 0))
             message[reader] = (released, self._join(fenced, before))
         self._messages[place] = message

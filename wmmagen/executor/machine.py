@@ -372,6 +372,7 @@ class Machine:
         order, shadow = self.order, space.shadow
         clocks, device = order.clocks, strength.device
         assert clocks is not None
+        clocks.tidy()
         if strength.releases:
             order.clock += 1
         what = {READ: "a strong read", STORE: "a strong write", UPDATE: "an atomic update"}[int(kinds[0])]
