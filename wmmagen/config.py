@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, ElementType
@@ -417,6 +418,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
 
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))
 CONFIG_KEYS = tuple(READERS)
+_values_in = attrgetter(*(f"operation.{key}" if key in OPERATION_KEYS else key for key in CONFIG_KEYS))
 
 
 def read_value(key: str, text: str) -> Any:
@@ -464,9 +466,7 @@ def build(values: Mapping[str, Any]) -> KernelConfig:
 
 def values_of(config: KernelConfig) -> dict[str, Any]:
     """The inverse of :func:`build`: every key of a configuration with its value, in the published order."""
-    held = {f.name: getattr(config.operation, f.name) for f in fields(Operation)}
-    held.update({f.name: getattr(config, f.name) for f in fields(KernelConfig) if f.name != "operation"})
-    return {key: held[key] for key in CONFIG_KEYS}
+    return dict(zip(CONFIG_KEYS, _values_in(config), strict=True))
 
 
 def spell(value: Any) -> str:

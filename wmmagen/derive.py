@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from wmmagen import instructions
 from wmmagen.arch import MAX_THREADS_PER_BLOCK, WARP_SIZE, Arch
 from wmmagen.config import (
+    OPERATION_KEYS,
     WIDEST_BITS,
     Arrange,
     Copy,
@@ -25,8 +28,6 @@ from wmmagen.config import (
     Residency,
     Residue,
     Store,
-    spell,
-    values_of,
 )
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.expr import Expr, parse
@@ -169,6 +170,9 @@ COSTS: tuple[Constant, ...] = (
     ),
 )
 
+#: What follows from the configuration alone, in an order in which each stands below what it uses.
+_DERIVED = tuple((constant.name, constant.expr) for constant in CONSTANTS + COSTS if constant.expr is not None)
+
 #: Limits of an architecture, by the names that rules use.
 ARCH_LIMITS: tuple[Constant, ...] = (
     _given("MAX_SHARED_BYTES", "shared memory that a block can ask for"),
@@ -203,16 +207,30 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "store": tuple(Store),
     "raster": tuple(Order),
 }
+
+
+def _path(key: str) -> str:
+    """Where a configuration has the word for the value of a key that is structure."""
+    words = {"raster": "raster.order", **{of: f"operation.{of}.name" for of in ("a", "acc", "d")}}
+    return words.get(key, f"operation.{key}" if key in OPERATION_KEYS else key)
+
+
+_structure_of = attrgetter(*map(_path, _STRUCTURE))
 _MORE_FLAGS = ("a_row_major", "b_row_major", "strict_isa")
 
 
 def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
     """Every flag of a configuration: ``feed_shared``, ``a_f16``, ``a_row_major``, …"""
-    values = {key: spell(value) for key, value in values_of(config).items()}
-    values["raster"] = config.raster.order
-    held = {f"{key}_{member}": values[key] == member for key, members in _STRUCTURE.items() for member in members}
     o = config.operation
-    return {**held, **dict(zip(_MORE_FLAGS, (o.a_row_major, o.b_row_major, strict_isa), strict=True))}
+    return dict(_flags(_structure_of(config), (o.a_row_major, o.b_row_major, strict_isa)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _flags(structure: tuple[str, ...], more: tuple[bool, ...]) -> dict[str, bool]:
+    """Many configurations have one structure, and are asked for it one after the other."""
+    values = zip(_STRUCTURE.items(), structure, strict=True)
+    held = {f"{key}_{member}": value == member for (key, members), value in values for member in members}
+    return {**held, **dict(zip(_MORE_FLAGS, more, strict=True))}
 
 
 def given(config: KernelConfig) -> dict[str, int]:
@@ -253,9 +271,8 @@ def given(config: KernelConfig) -> dict[str, int]:
 def extend(base: Mapping[str, Any]) -> dict[str, Any]:
     """``base`` and everything that follows from it; ints stay ints, columns stay columns."""
     values = dict(base)
-    for constant in CONSTANTS + COSTS:
-        if constant.expr is not None:
-            values[constant.name] = constant.expr(values)
+    for name, formula in _DERIVED:
+        values[name] = formula(values)
     return values
 
 

@@ -295,11 +295,12 @@ def _without_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", url)
 
 
-def _connect(url: str) -> optuna.storages.RDBStorage:
+def _connect(url: str, *, new: bool = False) -> optuna.storages.RDBStorage:
+    """The storage at ``url``. What is ``new`` has the schema of this version, which need not be asked."""
     _quiet()
     options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if url.startswith("sqlite") else {}
     with _speaking(url):
-        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+        return optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=new)
 
 
 def _begin(path: Path, name: str, about: About) -> None:
@@ -315,7 +316,7 @@ def _begin(path: Path, name: str, about: About) -> None:
             with closing(sqlite3.connect(made)) as database:
                 # Readers and a writer pass each other by; the file remembers the mode.
                 database.execute("PRAGMA journal_mode=WAL")
-            storage = _connect(f"sqlite:///{made}")
+            storage = _connect(f"sqlite:///{made}", new=True)
             with _speaking(f"sqlite:///{path}"):
                 optuna.create_study(storage=storage, study_name=name).set_user_attr(_ABOUT, about.to_json())
             storage.remove_session()

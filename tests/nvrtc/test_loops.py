@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,20 +24,52 @@ F32 = [inst for inst in MADE if inst.acc.name == "f32"]
 TILE = (32, 64)
 
 
+#: Each instruction on one architecture, and each architecture with one instruction.
+PAIRS = [(inst, 90) for inst in MADE] + [(MADE[0], sm) for sm in (75, 80, 86, 100, 120)]
+SHARED_PAIRS = [*((inst, 90) for inst in F32), (MADE[0], OLDEST), (MADE[0], NEWEST)]
+MEMORY_SMS = (OLDEST, 90, NEWEST)
+ACCESSES = get_args(loops.Access)
+
+
+def memory_loop(access: Any) -> MemoryLoop:
+    return MemoryLoop(access, 512, 3, 4)
+
+
 @functools.cache
-def compiled(loop: Any, sm: int) -> Binary:
-    binary = nvrtc.compile_source(loop.text(ARCHS[sm]), loop.entry, ARCHS[sm])
+def together(sm: int) -> Binary:
+    """Every loop for an architecture, each in a namespace: headers are read, and nvdisasm starts, once for all."""
+    register = [RegisterLoop(inst) for inst, its in PAIRS if its == sm]
+    shared = [SharedLoop(inst, TILE) for inst, its in SHARED_PAIRS if its == sm]
+    memory = [memory_loop(access) for access in ACCESSES if sm in MEMORY_SMS]
+    several = [*register, *shared, *memory]
+    # The headers come first, so that the same lines within the namespaces bring nothing.
+    heads = "#include <cuda_fp16.h>\n#include <mma.h>\n"
+    texts = (f"namespace number_{n} {{\n{loop.text(ARCHS[sm])}\n}}\n" for n, loop in enumerate(several))
+    binary = nvrtc.compile_source(heads + "".join(texts), several[0].entry, ARCHS[sm])
     assert "warning" not in binary.log
-    assert (binary.spill_bytes, binary.stack_bytes) == (0, 0)
     return binary
 
 
-def inner_loop(binary: Binary, kind: sass.Kind) -> list[sass.Op]:
+@functools.cache
+def compiled(loop: Any, sm: int) -> Binary:
+    """One of the loops of :func:`together`."""
+    used = nvrtc._usage(together(sm).log, loop.entry)
+    assert used is not None and (used.spill_bytes, used.stack_bytes) == (0, 0)
+    return replace(together(sm), entry=loop.entry)
+
+
+@functools.cache
+def read(sm: int) -> str:
+    """What nvdisasm says of all of them."""
     try:
         tool = sass.locate()
     except MissingPiece as missing:
         pytest.skip(f"{missing.message}: {missing.fix}")
-    kernel = sass.parse(sass.disassemble(tool, binary.cubin), binary.entry)
+    return sass.disassemble(tool, together(sm).cubin)
+
+
+def inner_loop(binary: Binary, kind: sass.Kind) -> list[sass.Op]:
+    kernel = sass.parse(read(binary.arch.sm), binary.entry)
     # Outside of it no other loop holds such instructions, so all of the work is in it.
     (found,) = kernel.innermost(kind)
     return list(found.ops)
@@ -51,10 +84,6 @@ def demand_products(loop: Products, ops: list[sass.Op]) -> None:
     assert sum(product.volume for product in made) == loop.products(1) * i.m * i.n * i.k
 
 
-#: Each instruction on one architecture, and each architecture with one instruction.
-PAIRS = [(inst, 90) for inst in MADE] + [(MADE[0], sm) for sm in (75, 80, 86, 100, 120)]
-
-
 @pytest.mark.parametrize(("inst", "sm"), PAIRS, ids=str)
 def test_products_in_registers_are_all_that_the_loop_holds(inst: Instruction, sm: int) -> None:
     loop = RegisterLoop(inst)
@@ -66,7 +95,7 @@ def test_products_in_registers_are_all_that_the_loop_holds(inst: Instruction, sm
     assert len(ops) - kinds[sass.Kind.MATRIX] <= 6
 
 
-@pytest.mark.parametrize(("inst", "sm"), [*((i, 90) for i in F32), (MADE[0], OLDEST), (MADE[0], NEWEST)], ids=str)
+@pytest.mark.parametrize(("inst", "sm"), SHARED_PAIRS, ids=str)
 def test_fragments_from_shared_memory_are_loaded_in_every_turn(inst: Instruction, sm: int) -> None:
     assert inst.machine is not None
     loop = SharedLoop(inst, TILE)
@@ -78,10 +107,10 @@ def test_fragments_from_shared_memory_are_loaded_in_every_turn(inst: Instruction
     assert set(words) == {along} and words[along] >= sum(loop.tile) * loops.SHARED_K_STEPS * inst.k // 256
 
 
-@pytest.mark.parametrize("sm", [OLDEST, 90, NEWEST])
-@pytest.mark.parametrize("access", ["read", "write", "copy"])
+@pytest.mark.parametrize("sm", MEMORY_SMS)
+@pytest.mark.parametrize("access", ACCESSES)
 def test_memory_is_accessed_in_16_bytes(access: Any, sm: int) -> None:
-    loop = MemoryLoop(access, 512, 3, 4)
+    loop = memory_loop(access)
     words = Counter(a.word for op in inner_loop(compiled(loop, sm), sass.Kind.MEMORY) if (a := sass.access(op)))
     expected = {"read": ["LDG.128"], "write": ["STG.128"], "copy": ["LDG.128", "STG.128"]}[access]
     assert words == dict.fromkeys(expected, loops.MEMORY_UNROLL)
@@ -114,9 +143,9 @@ def test_the_executor_gets_the_exact_sums_from_shared_memory(inst: Instruction) 
     assert "sums are wrong" in loops.wrong(loop, 2, 2, returned)
 
 
-@pytest.mark.parametrize("access", ["read", "write", "copy"])
+@pytest.mark.parametrize("access", ACCESSES)
 def test_the_executor_moves_every_vector(access: Any) -> None:
-    loop = MemoryLoop(access, 512, 3, 4)
+    loop = memory_loop(access)
     returned = CpuBackend().run(compiled(loop, 90), loop.launch, loop.buffers)
     assert loop.wrong(returned) == ""
     fewer = MemoryLoop(access, 512, 3, 8)

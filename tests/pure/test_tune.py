@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -78,16 +79,27 @@ def failed(config: KernelConfig) -> Record:
     return Record(name(config), "sm_80", SIZE, Outcome.WRONG, detail="first mismatch")
 
 
+@functools.cache
 def few() -> Space:
     return Space(F32, ARCHS[80], read_pairs(FEW))
 
 
+@functools.cache
 def many() -> Space:
     return Space(F32, ARCHS[80], read_pairs(f"{PLAIN},feed=shared,copy=cpasync"))
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a study of which nothing is known but what it is about."""
+    path = tmp_path_factory.mktemp("begun") / "s.db"
+    open_at(path)
+    return path
+
+
 @pytest.fixture
-def study(tmp_path: Path) -> Study:
+def study(tmp_path: Path, begun: Path) -> Study:
+    shutil.copyfile(begun, tmp_path / "s.db")
     return open_at(tmp_path / "s.db")
 
 
@@ -266,20 +278,20 @@ def test_seeds_come_first() -> None:
 
 def test_only_legal_points_are_proposed() -> None:
     space = Space(F32, ARCHS[75], problem=Problem.packed(F32, 512, 512, 512))
-    tried = run(Proposer(space), lambda config: timed(config, ARCHS[75]), 80)
-    assert len(set(tried)) == 80
+    tried = run(Proposer(space), lambda config: timed(config, ARCHS[75]), 40)
+    assert len(set(tried)) == 40
     assert all(rules.check(c, space.arch, space.problem) == [] for c in tried)
 
 
 def test_a_proposal_depends_on_space_seed_and_history_only() -> None:
     space = many()
-    tried = run(Proposer(space, seed=1), timed, 40)
-    assert tried == run(Proposer(space, seed=1), timed, 40)
-    assert tried != run(Proposer(space, seed=2), timed, 40)
+    tried = run(Proposer(space, seed=1), timed, 24)
+    assert tried == run(Proposer(space, seed=1), timed, 24)
+    assert tried != run(Proposer(space, seed=2), timed, 24)
     resumed = Proposer(space, seed=1)
-    for config in tried[:25]:
+    for config in tried[:16]:
         resumed.tell(timed(config))
-    assert run(resumed, timed, 15) == tried[25:]
+    assert run(resumed, timed, 8) == tried[16:]
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])
@@ -361,9 +373,9 @@ def test_with_a_guess_a_proposal_depends_on_the_history_only(trial: Callable[[Ke
 
 
 def test_estimates_lead_the_search_where_there_are_no_times() -> None:
-    tried = run(Proposer(many(), seed=4), guessed, 60)
-    assert tried == run(Proposer(many(), seed=4), timed, 60)
-    assert min(map(likely, tried[30:])) < min(map(likely, tried[:8]))
+    tried = run(Proposer(many(), seed=4), guessed, 36)
+    assert tried == run(Proposer(many(), seed=4), timed, 36)
+    assert min(map(likely, tried[18:])) < min(map(likely, tried[:8]))
 
 
 def test_where_there_are_times_no_estimate_leads() -> None:
@@ -443,18 +455,18 @@ def test_a_sweep_tries_each_point_once_and_resumes(tmp_path: Path, study: Study)
         tried.append(config)
         return timed(config)
 
-    first = sweep(space, trial, study, trials=20)
-    assert (first.new, first.stopped, len(first.records)) == (20, "trials", 20)
-    assert sweep(space, trial, study, trials=20).new == 0
-    second = sweep(space, trial, open_at(tmp_path / "s.db"), trials=50)
-    assert second.new == 30 and len(set(tried)) == len(tried) == 50
+    first = sweep(space, trial, study, trials=12)
+    assert (first.new, first.stopped, len(first.records)) == (12, "trials", 12)
+    assert sweep(space, trial, study, trials=12).new == 0
+    second = sweep(space, trial, open_at(tmp_path / "s.db"), trials=25)
+    assert second.new == 13 and len(set(tried)) == len(tried) == 25
     rest = sweep(space, trial, study)
     assert rest.stopped == "exhausted" and Counter(tried) == Counter(space.configs())
     assert [r.name for r in rest.records] == [name(c) for c in tried]
     whole: list[KernelConfig] = []
     once = open_at(tmp_path / "once.db")
-    sweep(space, lambda c: whole.append(c) or timed(c), once, trials=50)  # type: ignore[func-returns-value]
-    assert whole == tried[:50]
+    sweep(space, lambda c: whole.append(c) or timed(c), once, trials=25)  # type: ignore[func-returns-value]
+    assert whole == tried[:25]
 
 
 def test_exhaustive_covers_exactly_the_space(study: Study) -> None:
@@ -497,7 +509,7 @@ def test_what_is_begun_ahead_changes_no_record(
     tmp_path: Path, trial: Callable[[KernelConfig], Record], exhaustive: bool
 ) -> None:
     plain = open_at(tmp_path / "plain.db")
-    sweep(few(), trial, plain, trials=30, exhaustive=exhaustive)
+    sweep(few(), trial, plain, trials=20, exhaustive=exhaustive)
     begun: list[KernelConfig] = []
     tried: list[KernelConfig] = []
 
@@ -506,12 +518,12 @@ def test_what_is_begun_ahead_changes_no_record(
         assert config in begun or (trial is timed and not exhaustive)
         tried.append(config)
         if trial is untimed or exhaustive:
-            assert len(begun) == min(len(tried) + 5, 30)
+            assert len(begun) == min(len(tried) + 5, 20)
         return trial(config)
 
     ahead = Ahead(begun.append, 6, costed=trial is timed)
     study = open_at(tmp_path / "ahead.db")
-    sweep(few(), watched, study, trials=30, exhaustive=exhaustive, ahead=ahead)
+    sweep(few(), watched, study, trials=20, exhaustive=exhaustive, ahead=ahead)
     assert study.records() == plain.records()
     assert len(set(begun)) == len(begun) >= 8
     assert set(begun) <= set(tried)
@@ -619,15 +631,15 @@ def test_a_killed_sweep_loses_at_most_the_candidate_in_flight(tmp_path: Path) ->
     kept = [r.name for r in study.records()]
     assert kept in (finished, finished[:-1])
     tried: list[str] = []
-    sweep(many(), lambda c: tried.append(name(c)) or timed(c), study, trials=30)  # type: ignore[func-returns-value]
+    sweep(many(), lambda c: tried.append(name(c)) or timed(c), study, trials=20)  # type: ignore[func-returns-value]
     whole: list[str] = []
     other = open_at(tmp_path / "whole.db")
-    sweep(many(), lambda c: whole.append(name(c)) or timed(c), other, trials=30)  # type: ignore[func-returns-value]
-    assert kept + tried == whole and len(set(whole)) == 30
+    sweep(many(), lambda c: whole.append(name(c)) or timed(c), other, trials=20)  # type: ignore[func-returns-value]
+    assert kept + tried == whole and len(set(whole)) == 20
 
 
 def test_processes_on_one_study_lose_nothing_and_show_nothing(tmp_path: Path) -> None:
-    path, wanted = tmp_path / "s.db", 60
+    path, wanted = tmp_path / "s.db", 36
     logs = [tmp_path / f"log{i}" for i in range(3)]
     processes = [worker(path, log, 0.01, wanted) for log in logs]
     said = [process.communicate(timeout=100)[0] for process in processes]

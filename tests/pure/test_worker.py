@@ -18,95 +18,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from targets import (
+    dead_on_arrival,
+    deaf,
+    garbage,
+    half_an_answer,
+    never_ready,
+    obedient,
+    says_something_else,
+    slow_to_start,
+)
 
 from wmmagen import timing
 from wmmagen.backends import Launch, Pointer, gpu, worker
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
-from wmmagen.supervisor import READY, Channel, Supervisor
+from wmmagen.supervisor import Supervisor
 from wmmagen.timing import NO_SENSOR, PARTLY_COLD, TimingProtocol
 
 LIMIT_S = 30.0
 SHORT_S = 1.0
-
-
-def obedient(channel: Channel, *arguments: object) -> None:
-    """Does what each request says."""
-    channel.send(READY)
-    while True:
-        try:
-            request = channel.receive()
-        except EOFError:
-            return
-        channel.send(answer(request, arguments))
-
-
-def answer(request: Any, arguments: tuple[object, ...]) -> object:
-    match request:
-        case "pid":
-            return ("ok", os.getpid())
-        case "arguments":
-            return ("ok", arguments)
-        case "modules":
-            return ("ok", sorted(sys.modules))
-        case "hang":
-            time.sleep(3600)
-        case "exit":
-            os._exit(7)
-        case "segv":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        case "raise":
-            raise ZeroDivisionError("the last words")
-        case "launch" | "crash":
-            return ("fault", request, "out of resources")
-        case "lambda":
-            return ("ok", lambda: None)
-        case "print":
-            print("noise on stdout")
-            return ("ok", None)
-        case ("echo", value):
-            return ("ok", value)
-        case ("reply", value):
-            return value
-    return ("ok", request)
-
-
-def dead_on_arrival(channel: Channel) -> None:
-    print("no such library", flush=True)
-    os._exit(3)
-
-
-def slow_to_start(channel: Channel) -> None:
-    time.sleep(4.0)
-    obedient(channel)
-
-
-def never_ready(channel: Channel) -> None:
-    time.sleep(3600)
-
-
-def says_something_else(channel: Channel) -> None:
-    channel.send("hello")
-    time.sleep(3600)
-
-
-def garbage(channel: Channel) -> None:
-    channel.send(READY)
-    channel.receive()
-    os.write(channel.fileno(), b"\x00garbage that is no message at all\x00" * 8)
-    time.sleep(3600)
-
-
-def deaf(channel: Channel) -> None:
-    """Starts, and reads nothing more: a large request fills the socket."""
-    channel.send(READY)
-    time.sleep(3600)
-
-
-def half_an_answer(channel: Channel) -> None:
-    channel.send(READY)
-    channel.receive()
-    os.write(channel.fileno(), b"wmm1\x01\x00\x00\x00")
-    time.sleep(3600)
 
 
 @pytest.fixture
@@ -321,9 +251,9 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
 print("main runs", flush=True)
-import test_worker
+import targets
 from wmmagen.supervisor import Supervisor
-supervisor = Supervisor(test_worker.obedient)
+supervisor = Supervisor(targets.obedient)
 modules = supervisor.ask("modules", limit_s=60.0)
 print("cli" if any(m.startswith("wmmagen.cli") or m == "main_script" for m in modules) else "no cli", flush=True)
 print(supervisor.ask("pid", limit_s=60.0), flush=True)
