@@ -251,7 +251,7 @@ def sweep_result(result: Result, again: str) -> str:
     Args:
         again: the command that made it.
     """
-    again_in_turns = bench(result.finals, result.request.protocol) if result.finals else ""
+    again_in_turns = _finals(result.finals, result.request.protocol) if result.finals else ""
     parts = [
         _ranking(result),
         again_in_turns,
@@ -263,8 +263,18 @@ def sweep_result(result: Result, again: str) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def bench(table: Table, protocol: TimingProtocol) -> str:
-    """The kernels with their shares, the denominators with theirs left out, and why what is missing is."""
+def _finals(table: Table, protocol: TimingProtocol) -> str:
+    """The leaders of a sweep, measured again."""
+    return bench(table, protocol, "The leaders again, [1] the fastest of the ranking above.")
+
+
+def bench(table: Table, protocol: TimingProtocol, order: str = "Kernels are numbered as they were asked for.") -> str:
+    """The kernels with their shares, the denominators with theirs left out, and why what is missing is.
+
+    Args:
+        order: a sentence that says what the numbers of the kernels mean: they are no ranks.
+    """
+    fastest = _fastest(table)
     lines = [
         f"{table.device}: {protocol.mode}, data {protocol.data}, timed in turns; median and 95 % interval of a launch. "
         "A share is the lower end of the 95 % interval of the quotients of rounds.",
@@ -272,13 +282,35 @@ def bench(table: Table, protocol: TimingProtocol) -> str:
         f"{' of ceiling' if table.limits else ''}  kernel",
     ]
     for number, row in enumerate(table.rows, start=1):
-        lines += _bench_row(number, row, ceiling=bool(table.limits))
+        lines += _bench_row(number, row, ceiling=bool(table.limits), fastest=number == fastest[0])
+    lines += [" ".join([order, *_told(table, fastest)])]
     lines += ["", "Denominators, the best exact candidate of cuBLASLt's heuristic:"]
     lines += map(_baseline, table.baselines)
     if table.limits:
         lines += ["", "Ceilings, products of fragments that stay in registers, in turns with the kernels of this list:"]
         lines += map(_limit, table.limits)
     return "\n".join([*lines, *_surroundings(table)])
+
+
+def _fastest(table: Table) -> tuple[int, int]:
+    """The numbers of the fastest right kernel and of the next one; 0 where there is none of at least two."""
+    timed = sorted(
+        (row.timing.median_us, row.name, number)
+        for number, row in enumerate(table.rows, start=1)
+        if row.timing is not None and row.outcome is Outcome.OK
+    )
+    return (timed[0][2], timed[1][2]) if len(timed) > 1 else (0, 0)
+
+
+def _told(table: Table, fastest: tuple[int, int]) -> list[str]:
+    """What the mark means, and whether the fastest could as well be the next one."""
+    first, second = fastest
+    if not first:
+        return []
+    one, other = (table.rows[number - 1].timing for number in fastest)
+    assert one is not None and other is not None, "what is fastest was timed"
+    tie = other.interval_us[0] <= one.interval_us[1]
+    return [f"* is the fastest{f', in a tie with [{second}]: their intervals overlap' if tie else ''}."]
 
 
 def _baseline(one: Baseline) -> str:
@@ -304,14 +336,16 @@ def _limit(one: Limit) -> str:
     )
 
 
-def _bench_row(number: int, row: Row, *, ceiling: bool) -> list[str]:
+def _bench_row(number: int, row: Row, *, ceiling: bool, fastest: bool) -> list[str]:
+    place = f"{f'[{number}]':>4}"
     if row.timing is None:
-        return [f"{number:>3}. {row.outcome}: {row.name}", f"       {row.detail.splitlines()[0] if row.detail else ''}"]
+        return [f"{place} {row.outcome}: {row.name}", f"       {row.detail.splitlines()[0] if row.detail else ''}"]
     low, high = row.timing.interval_us
     shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
     last = f" {f'{row.of_ceiling.low:.3f}' if row.of_ceiling else 'none':>10}" if ceiling else ""
+    mark = "*" if fastest else " "
     return [
-        f"{number:>3}. {row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
+        f"{place}{mark}{row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
         f"{shares[0]:>10} {shares[1]:>9}{last}  {row.name}{_flagged(row.flags)}"
     ]
 
@@ -455,12 +489,22 @@ def _ranking(result: Result) -> str:
         f"Ranking for {result.problem}, {len(ranked)} right and timed (warm, normal data, median and 95 % interval):"
     ]
     lines += [_timed(place, record, result.problem) for place, record in enumerate(ranked[:RANKED], start=1)]
-    choice = result.choice
-    if choice and choice.tie:
-        lines.append("The first two are a tie: their intervals overlap.")
-    if choice and choice.best.name != ranked[0].name:
-        lines.append(f"The leaders were measured in turns, and this one was the fastest: {choice.best.name}")
+    lines += _decided(result, ranked) if result.finals is None else []
     return "\n".join(lines)
+
+
+def _decided(result: Result, ranked: Sequence[Record]) -> list[str]:
+    """What a ranking without a table of finals below it does not show: a tie, or what earlier finals decided."""
+    choice = result.choice
+    if choice is None:
+        return []
+    best, other = choice.best, choice.runner_up
+    if best in ranked:
+        return ["The first two are a tie: their intervals overlap."] if choice.tie else []
+    lines = [f"An earlier run measured the leaders again, in turns, and this one was the fastest: {best.name}"]
+    if choice.tie and other is not None:
+        lines.append(f"It is in a tie, because their intervals overlap, with {other.name}")
+    return lines
 
 
 def _estimated_ranking(result: Result, ranked: Sequence[Record]) -> str:
@@ -559,7 +603,7 @@ def _next(result: Result, again: str) -> str:
         if result.choice is not None and result.choice.estimated:
             return (
                 f"Winner, right and the fastest by estimate: {result.file}\nNext: {emit}\n"
-                f"  or, to measure, on a machine with such a GPU: {again}"
+                f"  or, to measure, on a machine with such a GPU: {_on_a_gpu(again)}"
             )
         return f"Winner: {result.file}\nNext: {emit}"
     if result.timed:
@@ -567,7 +611,7 @@ def _next(result: Result, again: str) -> str:
         return f"The study holds times of a card, and where times rank no estimate does.\nNext: {emit}"
     if result.leading:
         emit = f"wmmagen emit {result.leading[0].name} --arch {result.place.arch} --to DIR"
-        return f"Next: {emit}\n  or, on a machine with such a GPU: {again}"
+        return f"Next: {emit}\n  or, on a machine with such a GPU: {_on_a_gpu(again)}"
     budget = result.request.budget_s
     if budget is not None and not result.records:
         return (
@@ -577,6 +621,17 @@ def _next(result: Result, again: str) -> str:
     return (
         f"Next: look at the outcomes above; `wmmagen doctor` says what this machine has, and more candidates: {again}"
     )
+
+
+def _on_a_gpu(again: str) -> str:
+    """The command without the backend that was demanded: on another machine it would demand it again."""
+    words = shlex.split(again)
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if "--backend" not in (before, word) and not word.startswith("--backend=")
+    ]
+    return shlex.join(kept)
 
 
 class LiveLine:
@@ -607,7 +662,8 @@ class LiveLine:
             self._status.stop()
 
     def __call__(self, record: Record, progress: Progress) -> None:
-        text = f"[{self._how_far(progress)}] {record.outcome:<10} {self._best(progress)}"
+        own = self._own(record)
+        text = f"[{self._how_far(progress)}] {record.outcome:<10} {f'{own}; ' if own else ''}{self._best(progress)}"
         if self._status is not None:
             self._status.update(escape(text))
         else:
@@ -619,12 +675,20 @@ class LiveLine:
             return f"{progress.tried}/{progress.wanted}"
         return f"{progress.tried}, {progress.seconds:.0f} of {self._budget_s:g} s"
 
+    def _own(self, record: Record) -> str:
+        """What became of this candidate: its time, or its estimate; empty where it has neither."""
+        if record.timing is not None:
+            foreign = "" if record.ranks else "foreign, "
+            return foreign + self._speed(record.timing.median_us)
+        return f"estimated {self._speed(record.estimate.us)}" if record.estimate is not None else ""
+
     def _best(self, progress: Progress) -> str:
         best = progress.best
         if best is not None and best.ranks and best.timing is not None:
-            us, word = best.timing.median_us, "best"
-        elif best is not None and best.estimate is not None:
-            us, word = best.estimate.us, "best by estimate"
-        else:
-            return "no best yet"
-        return f"{word} {us:.2f} us, {tflops(self._problem, us):.1f} TFLOP/s"
+            return f"best so far {self._speed(best.timing.median_us)}"
+        if best is not None and best.estimate is not None:
+            return f"best estimate so far {self._speed(best.estimate.us)}"
+        return "no best yet"
+
+    def _speed(self, us: float) -> str:
+        return f"{us:.2f} us, {tflops(self._problem, us):.1f} TFLOP/s"

@@ -60,6 +60,12 @@ def test_a_sweep_with_a_card(card: Callable[..., NumpyBackend], capsys: pytest.C
     assert Path(winner.removeprefix("Winner: ")).is_file()
     assert lines[-1] == "Next: wmmagen emit --best sm_75_f16_f32_f32_rr_128x128x128 --to DIR"
     assert said.err.count("[4/4]") == 1
+    first, second, *_ = (line for line in said.err.splitlines() if line.startswith("["))
+    assert re.match(r"\[1/4\] crash +no best yet  wmma_gemm", first)
+    assert re.match(r"\[2/4\] ok +(\d+\.\d\d us, \d+\.\d TFLOP/s); best so far \1  wmma_gemm", second)
+    assert said.out.index("The leaders again, [1] the fastest of the ranking above. * is the fastest") > said.out.index(
+        "us               interval"
+    )
 
 
 def test_the_printed_command_finds_a_study_that_lies_elsewhere(
@@ -72,7 +78,7 @@ def test_the_printed_command_finds_a_study_that_lies_elsewhere(
     assert cli.run(["emit", "--best", "my studies/one.db", "--to", "out"]) == 0
 
 
-def test_a_sweep_that_only_compiles_repeats_its_own_command(
+def test_a_sweep_that_only_compiles_repeats_its_own_command_without_that_backend(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def none(*arguments: object) -> object:
@@ -83,7 +89,7 @@ def test_a_sweep_that_only_compiles_repeats_its_own_command(
     assert cli.run(command) == 0
     out = capsys.readouterr().out
     assert "UNVERIFIED" in out
-    assert f"wmmagen {' '.join(command)}" in out
+    assert f"or, on a machine with such a GPU: wmmagen {' '.join(command[:-2])}\n" in out
 
 
 def test_only_what_was_asked_for_is_ranked(

@@ -250,7 +250,25 @@ def test_the_text_shows_both_denominators_and_what_is_missing(library: CardLibra
     bare = show.bench(measured(ONE), TimingProtocol())
     assert bare.count("none  ") == 2 and bare.count("none: ") == 2 and "no library" in bare
     broken = replace(table, rows=(bench.Row(name(ONE), table.rows[0].problem, Outcome.WRONG, "D[0, 0]"),))
-    assert f"wrong: {name(ONE)}" in show.bench(broken, TimingProtocol())
+    assert f"[1] wrong: {name(ONE)}" in show.bench(broken, TimingProtocol())
+
+
+def test_numbers_are_the_order_of_the_request_and_the_fastest_is_marked() -> None:
+    table = measured(ONE, WIDE)
+
+    def said(*medians: float) -> str:
+        timings = [
+            replace(row.timing, median_us=us, interval_us=(us - 1, us + 1))
+            for row, us in zip(table.rows, medians, strict=True)
+            if row.timing
+        ]
+        rows = tuple(replace(row, timing=timing) for row, timing in zip(table.rows, timings, strict=True))
+        return show.bench(replace(table, rows=rows), TimingProtocol())
+
+    assert " [1]      50.00 " in said(50, 40) and " [2]*     40.00 " in said(50, 40)
+    assert "Kernels are numbered as they were asked for. * is the fastest.\n" in said(50, 40)
+    assert "* is the fastest, in a tie with [2]: their intervals overlap.\n" in said(40, 41)
+    assert "*" not in show.bench(measured(ONE), TimingProtocol())
 
 
 def test_the_sensors_words_stand_below(library: CardLibrary) -> None:
