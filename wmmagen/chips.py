@@ -218,6 +218,12 @@ def usual(sm: int) -> Chip:
     return _USUAL[max((known for known in _USUAL if known <= sm), default=min(_USUAL))]
 
 
+def stand_in(sm: int) -> Chip | None:
+    """The chip of another architecture that :func:`usual` takes; None where the table has one of this architecture."""
+    chip = usual(sm)
+    return None if chip.sm == sm else chip
+
+
 def named(text: str) -> Chip:
     """The chip that the command line calls ``text``.
 

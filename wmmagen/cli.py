@@ -57,6 +57,8 @@ Size = Annotated[str | None, typer.Option("--problem", metavar="MxNxK", help="A 
 StrictIsa = Annotated[bool, typer.Option("--strict-isa", help="Also demand the alignment of the PTX ISA.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
 BackendKind = Annotated[str, typer.Option("--backend", help="auto, gpu, cpu or none.")]
+Runner = Annotated[str, typer.Option("--backend", help="auto, gpu or cpu.")]
+Timer = Annotated[str, typer.Option("--backend", help="auto or gpu.")]
 Symbol = Annotated[str | None, typer.Option("--symbol", help="The exported function [the kernel's name].")]
 
 
@@ -78,6 +80,25 @@ def _scaled(problems: Sequence[Problem], alpha: float | None, beta: float | None
         replace(p, alpha=p.alpha if alpha is None else alpha, beta=p.beta if beta is None else beta) for p in problems
     )
     return list(dict.fromkeys(scaled))
+
+
+#: Why a command cannot have a backend that others have.
+_NO_RUN, _NO_CLOCK = "runs nothing, and a verdict needs a run", "has no clock, and this takes times"
+
+
+def _backend(kind: str, *others: str) -> str:
+    """``kind`` where the command can have it; ``others`` are those that it cannot.
+
+    Raises:
+        RequestError: it is one of ``others``.
+        ConfigError: it is none at all.
+    """
+    able = [known for known in pick.KINDS if known not in others]
+    if kind in others:
+        raise RequestError(f"--backend {kind} {_NO_CLOCK if kind == 'cpu' else _NO_RUN}", f"one of: {' '.join(able)}")
+    if kind not in able:
+        raise ConfigError(f"--backend {kind!r} is not known", f"one of: {' '.join(able)}")
+    return kind
 
 
 #: The exit status of an interrupted command: 128 and the signal's number.
@@ -269,7 +290,7 @@ def validate(
     text: Config,
     arch: ArchName = None,
     problem: Size = None,
-    backend: BackendKind = "auto",
+    backend: Runner = "auto",
     pattern: Annotated[str, typer.Option("--pattern", help="Which exact inputs: auto, field or positions.")] = "auto",
     alpha: Annotated[float | None, typer.Option("--alpha", help="The factor of A·B, for epilogue=linear.")] = None,
     beta: Annotated[float | None, typer.Option("--beta", help="The factor of C, for epilogue=linear.")] = None,
@@ -286,6 +307,7 @@ def validate(
 
     from wmmagen import foundry, reference, show, trial
 
+    _backend(backend, "none")
     target = _arch(arch)
     kernel = _legal(text, target, strict_isa)
     if full and freivalds_above is not None:
@@ -326,13 +348,14 @@ def mutants(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="KIND", help="This kind; may be repeated.")
     ] = None,
-    backend: BackendKind = "auto",
+    backend: Runner = "auto",
     as_json: AsJson = False,
 ) -> int:
     """Prove the validator: reject broken kernels."""
     from wmmagen import foundry, show
     from wmmagen import mutants as proof
 
+    _backend(backend, "none")
     target = archs.find(arch) if arch is not None else max(pick.default_arch(), proof.DEFAULT, key=lambda a: a.sm)
     chosen = list(proof.cases(proof.chosen(only or ()), [target]))
     if not chosen:
@@ -371,13 +394,14 @@ def bench(
     ceiling: Annotated[
         bool, typer.Option("--ceiling/--no-ceiling", help="Whether WMMA's own ceiling is measured, too.")
     ] = True,
-    backend: BackendKind = "auto",
+    backend: Timer = "auto",
     as_json: AsJson = False,
 ) -> int:
     """Time some beside cuBLAS, in turns."""
     from wmmagen import bench as benchmark
     from wmmagen import show
 
+    _backend(backend, "cpu", "none")
     target, size = _arch(arch), config.read_size(problem)
     protocol = TimingProtocol(mode=_one_of("--mode", mode, Mode), data=_one_of("--data", data, Data))
     kernels = [_legal(text, target, strict_isa=False) for text in texts]
@@ -484,13 +508,16 @@ def show_estimate(
         made = estimate.estimate(kernel, machine, model, asked, footprint=footprint, counted=work)
         rows.append((config.name(kernel), made))
     rows.sort(key=lambda row: (row[1].us, row[0]))
+    other = chips.stand_in(target.sm) if chip is None and model.sm != target.sm else None
     document = {
         "arch": target.name,
         "chip": model.name,
+        "stand_in": other is not None,
         "problem": str(asked),
         "rows": [{"name": name, **made.as_json()} for name, made in rows],
     }
-    _answer(document, show.estimates(rows, asked, target.name), as_json)
+    said = [_stands_in(other, target)] if other is not None else []
+    _answer(document, "\n".join([*said, show.estimates(rows, asked, target.name)]), as_json)
     return 0
 
 
@@ -507,6 +534,11 @@ def _chip(chip: str | None, arch: str | None) -> tuple[Chip, Arch]:
             f"leave --arch out, or give a chip of {target} or later",
         )
     return model, target
+
+
+def _stands_in(other: Chip, arch: Arch) -> str:
+    """That estimates for ``arch`` are those of a chip of another one."""
+    return f"No {arch} chip is in the table: {other.name} (sm_{other.sm}) stands for it."
 
 
 def _binary(kernel: KernelConfig, target: Arch, *, demanded: bool) -> Binary | None:
@@ -651,10 +683,14 @@ def sweep(
     job.check_name(request)
     with pick.pick(backend, target) as place:
         (_aside if as_json else _say)(pick.sweeping(place))
+        other = None if place.ranks else chips.stand_in(target.sm)
+        if other is not None:
+            (_aside if as_json else _say)(_stands_in(other, target))
         _aside(f"study {request.study_name}, problem {request.problem}")
         with show.LiveLine(request.problem, None if request.counted else request.budget_s) as live:
             result = job.sweep(request, place, live)
-    _answer(result.as_json(), show.sweep_result(result, _again()), as_json)
+    document = result.as_json() | {"stand_in": other.name if other is not None else None}
+    _answer(document, show.sweep_result(result, _again()), as_json)
     return result.exit_status
 
 

@@ -203,10 +203,26 @@ def test_no_cache_writes_none(ask: Callable[..., Answer], monkeypatch: pytest.Mo
 
 
 def test_validate_where_nothing_may_run_it_lacks_a_piece(ask: Callable[..., Answer], no_gpu: None) -> None:
-    for backend in ("none", "gpu"):
-        status, document, _ = ask("validate", "", "--arch", "sm_75", "--backend", backend)
-        assert status == 3
-        assert document["error"]["kind"] == "missing"
+    status, document, _ = ask("validate", "", "--arch", "sm_75", "--backend", "gpu")
+    assert status == 3
+    assert document["error"]["kind"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "fix"),
+    [
+        (["validate", ""], "none", "one of: auto gpu cpu"),
+        (["validate", ""], "tpu", "one of: auto gpu cpu"),
+        (["mutants"], "none", "one of: auto gpu cpu"),
+        (["bench", ""], "none", "one of: auto gpu"),
+        (["bench", ""], "cpu", "one of: auto gpu"),
+    ],
+)
+def test_a_backend_that_a_command_cannot_have_is_refused(
+    ask: Callable[..., Answer], command: list[str], kind: str, fix: str
+) -> None:
+    status, document, _ = ask(*command, "--backend", kind)
+    assert (status, document["error"]["fix"]) == (2, fix)
 
 
 def test_validate_says_exact(ask: Callable[..., Answer], card: Callable[..., NumpyBackend]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +165,15 @@ def test_a_refusal_says_its_fix_once(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.count("nearest legal") == 1
 
 
+def test_a_chip_that_stands_for_an_architecture_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    fix = SWEEP[SWEEP.index("--fix") + 1]
+    sweep = ["sweep", "--arch", "sm_110", "--problem", "128", "--fix", fix, "--backend", "none", "--trials", "1"]
+    assert cli.run(sweep) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "No sm_110 chip is in the table: B200 (sm_100) stands for it."
+    assert cli.run([*sweep, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stand_in"] == "B200"
+
+
 def test_where_only_the_clock_ends_a_sweep_it_is_counted_against_the_clock(
     card: Callable[..., NumpyBackend], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +205,7 @@ def test_bench_without_a_gpu_says_nothing_but_that(
         raise MissingPiece("there is no GPU in this test", "another test")
 
     monkeypatch.setattr(pick, "_best_gpu", none)
-    for backend in ("auto", "none", "cpu", "gpu"):
+    for backend in ("auto", "gpu"):
         assert cli.run(["bench", "", "--arch", "sm_75", "--backend", backend]) == 3
         said = capsys.readouterr()
         assert said.out == ""

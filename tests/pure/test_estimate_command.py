@@ -84,6 +84,8 @@ def test_the_chip_is_that_of_the_architecture_or_of_the_card(ask: Ask, monkeypat
     monkeypatch.setattr(gpu, "devices", absent)
     assert ask(SMALL, "--arch", "sm_89")[1]["chip"] == "RTX 4090"
     assert ask(SMALL, "--arch", "sm_121")[1]["chip"] == "RTX 5090"
+    assert [ask(SMALL, "--arch", f"sm_{sm}")[1]["stand_in"] for sm in (87, 89, 110)] == [True, False, True]
+    assert ask(SMALL, "--arch", "sm_87", "--chip", "l4")[1]["stand_in"] is False
     card = DeviceInfo(0, "NVIDIA L4", 89, memory_bytes=2**34, multiprocessors=58, l2_bytes=2**25)
     monkeypatch.setattr(gpu, "devices", lambda: [card])
     assert pick.chip(ARCHS[89]).name == "L4" and pick.chip(ARCHS[80]).name.startswith("A100")
