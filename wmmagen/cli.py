@@ -32,7 +32,7 @@ from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.chips import Chip
 from wmmagen.config import KernelConfig, Problem
-from wmmagen.errors import ConfigError, MissingPiece, RequestError, WmmagenError
+from wmmagen.errors import ConfigError, IllegalConfig, MissingPiece, RequestError, WmmagenError
 from wmmagen.space import Space
 from wmmagen.timing import Data, Mode, TimingProtocol
 
@@ -200,9 +200,11 @@ def check(
     }
     if not found:
         coverage.demand(kernel)
-    _answer(
-        document, show.violations(found, proposal) if found else f"{config.name(kernel)} is legal on {target}", as_json
-    )
+    said = f"{config.name(kernel)} is legal on {target}"
+    if found:
+        later = _later(kernel, target, strict_isa, asked)
+        said = "\n".join(filter(None, (show.violations(found, proposal), later)))
+    _answer(document, said, as_json)
     return 2 if found else 0
 
 
@@ -744,8 +746,27 @@ def emit(
 
 def _legal(text: str, arch: Arch, strict_isa: bool) -> KernelConfig:
     kernel = defaults.read_config(text, arch, strict_isa=strict_isa)
-    defaults.demand(kernel, arch, strict_isa=strict_isa)
+    try:
+        defaults.demand(kernel, arch, strict_isa=strict_isa)
+    except IllegalConfig as error:
+        words = "\n".join(filter(None, (error.message, _later(kernel, arch, strict_isa))))
+        raise IllegalConfig(words, error.fix, error.violations) from None
     return kernel
+
+
+def _later(kernel: KernelConfig, arch: Arch, strict_isa: bool, problem: Problem | None = None) -> str:
+    """The offer of the first architecture that takes ``kernel`` as it is, where nobody asked for this ``arch``."""
+    if any(word.partition("=")[0] == "--arch" for word in _typed):
+        return ""
+    if all(found.rule.scope is not rules.Scope.ARCH for found in rules.check(kernel, arch, problem)):
+        return ""
+    takes = (
+        one
+        for one in archs.ARCHS.values()
+        if one.sm > arch.sm and not rules.check(kernel, one, problem, strict_isa=strict_isa)
+    )
+    first = next(takes, None)
+    return f"or, because {arch} is only the default here, legal as it is with --arch {first}" if first else ""
 
 
 @app.callback(invoke_without_command=True)

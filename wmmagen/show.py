@@ -195,17 +195,25 @@ def _for_each(figure: Figure, value: float | None) -> float | None:
 
 
 def runs(done: Sequence[Run]) -> str:
-    """A line for each checked run; the first wrong one explained."""
-    lines = []
+    """A line for each problem with its checked launches; the first wrong one explained."""
+    lines: list[str] = []
+    launches: dict[str, list[Run]] = {}
     for run in done:
-        p = run.problem
-        right = "exact" if run.guaranteed else "passed, not guaranteed by the bound"
-        c = f" ldc {p.ldc} alpha {p.alpha:g} beta {p.beta:g}" if p.operation.scaled else ""
-        how = "" if run.miss_bits is None else f" ({run.method})"
-        lines.append(f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}{c}: {right if run.exact else 'WRONG'}{how}")
-        if run.mismatch:
-            lines.append(f"    {run.mismatch}")
+        launches.setdefault(_launched(run), []).append(run)
+    for line, alike in launches.items():
+        same = ", the same bytes" if all(run.exact and run.miss_bits is None for run in alike) else ""
+        lines.append(f"{line}, {len(alike)} launches{same}" if len(alike) > 1 else line)
+        lines += [f"    {run.mismatch}" for run in alike if run.mismatch]
     return "\n".join(lines)
+
+
+def _launched(run: Run) -> str:
+    """What was computed, and the verdict."""
+    p = run.problem
+    right = "exact" if run.guaranteed else "passed, not guaranteed by the bound"
+    c = f" ldc {p.ldc} alpha {p.alpha:g} beta {p.beta:g}" if p.operation.scaled else ""
+    how = "" if run.miss_bits is None else f" ({run.method})"
+    return f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}{c}: {right if run.exact else 'WRONG'}{how}"
 
 
 def mutant(row: MutantRow) -> str:

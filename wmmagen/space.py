@@ -11,7 +11,7 @@ import bisect
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -216,10 +216,55 @@ class Space:
             target = f"{self.arch}" + (f" for {self.problem}" if self.problem else "")
             raise RequestError(
                 f"with {words}, none of {self.raw} configurations is legal on {target} ({rules})",
-                "fix other values, or fewer; `wmmagen check` says why one configuration is illegal",
+                self._other_sizes()
+                or "fix other values, or fewer; `wmmagen check` says why one configuration is illegal",
             )
         # What decides coverage beside the axes, which hold made values only, is the same for every point.
         coverage.demand(self.at(0))
+
+    def _other_sizes(self) -> str:
+        """What to say where it is the size that no point takes; empty where no size helps.
+
+        Sizes are whole block tiles. The nearest ones below and above are proposed where they have legal points.
+        """
+        if self.problem is None:
+            return ""
+        free = Space(self.operation, self.arch, self.fixed, strict_isa=self.strict_isa)
+        if not len(free):
+            return ""
+        # Taller shapes are narrower, so that the extents of two shapes do not go together.
+        shapes = list(free.live["inst"])
+        near = dict.fromkeys(filter(None, (self._first_legal(free, shapes, up=up) for up in (False, True))))
+        words = "M, N and K have to be multiples of a kernel's block tile"
+        return (
+            f"{words}; nearest legal: --problem {' or '.join(near)}" if near else f"{words}; choose another --problem"
+        )
+
+    def _first_legal(self, free: Space, shapes: Sequence[Shape], *, up: bool) -> str:
+        """The size next to the problem's, below or above in every extent, that a kernel of some shape takes."""
+        assert self.problem is not None
+        asked = (self.problem.m, self.problem.n, self.problem.k)
+        found = []
+        for shape in shapes:
+            tiles = [free._extents(shape, axis) for axis in "mnk"]
+            if up:
+                size = tuple(min(-(-s // t) * t for t in own) for s, own in zip(asked, tiles, strict=True))
+            else:
+                size = tuple(max(s // t * t for t in own) for s, own in zip(asked, tiles, strict=True))
+            found.append((sum(abs(a - b) for a, b in zip(size, asked, strict=True)), size, shape))
+        for _, (m, n, k), shape in sorted(found, key=lambda each: each[:2]):
+            problem = Problem.packed(self.operation, m, n, k)
+            fixed = {**self.fixed, "inst": shape}
+            if 0 not in (m, n, k) and len(
+                Space(self.operation, self.arch, fixed, problem=problem, strict_isa=self.strict_isa)
+            ):
+                return str(problem)
+        return ""
+
+    def _extents(self, shape: Shape, axis: str) -> set[int]:
+        """The extents of block tiles of ``shape`` along ``axis``, m, n or k, in elements."""
+        counts = [self.live["k_steps"]] if axis == "k" else [self.live[f"warps_{axis}"], self.live[f"frags_{axis}"]]
+        return {math.prod((getattr(shape, axis), *many)) for many in itertools.product(*counts)}
 
 
 def point_of(config: KernelConfig) -> dict[str, Value]:

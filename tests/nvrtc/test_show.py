@@ -160,6 +160,20 @@ def test_the_doctor_says_each_thing_once(capsys: pytest.CaptureFixture[str]) -> 
     assert len(lines) == len(set(lines))
 
 
+def test_where_the_architecture_is_only_the_default_another_is_offered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pick, "default_arch", lambda: ARCHS[75])
+    offer = "or, because sm_75 is only the default here, legal as it is with --arch sm_80"
+    assert cli.run(["check", "copy=cpasync"]) == 2
+    assert capsys.readouterr().out.splitlines()[-2:] == ["legal as a whole with copy=ld,stages=2", offer]
+    assert cli.run(["render", "copy=cpasync"]) == 2
+    assert offer in capsys.readouterr().err
+    for asked in (["copy=cpasync", "--arch", "sm_75"], ["copy=cpasync", "--arch=sm_75"], ["pad_a=4"]):
+        assert cli.run(["check", *asked]) == 2
+        assert "default" not in capsys.readouterr().out
+
+
 def test_a_refusal_says_its_fix_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["render", "pad_a=4", "--arch", "sm_75"]) == 2
     assert capsys.readouterr().err.count("nearest legal") == 1

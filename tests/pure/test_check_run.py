@@ -203,6 +203,9 @@ def test_above_a_size_the_check_is_freivalds() -> None:
     assert 0 < float(str(above.as_json()["miss_probability"])) <= 2.0**-32
     assert above.method in show.runs([above])
     assert "freivalds" not in show.runs([below])
+    assert show.runs([below, below]) == f"{show.runs([below])}, 2 launches, the same bytes"
+    assert show.runs([above, above]) == f"{show.runs([above])}, 2 launches"
+    assert show.runs([below, above, below]).count("\n") == 1
 
     def spoil(name: str, d: np.ndarray) -> None:
         d[17, 33] += 1

@@ -71,6 +71,16 @@ def test_all_names_are_no_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 2 and "leave out --json" in json.loads(out)["error"]["fix"]
 
 
+def test_where_no_kernel_takes_the_size_the_nearest_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    fix = f"{FEW},k_steps=2"
+    status, _, err = asked(capsys, "--arch", "sm_75", "--fix", fix, "--problem", "100x130x64")
+    assert status == 2 and err.splitlines()[-1].endswith("nearest legal: --problem 64x128x64 or 128x256x64")
+    for size in ("64x128x64", "128x256x64"):
+        assert asked(capsys, "--arch", "sm_75", "--fix", fix, "--problem", size)[0] == 0
+    _, _, err = asked(capsys, "--arch", "sm_75", "--fix", fix, "--problem", "10")
+    assert err.splitlines()[-1].endswith("nearest legal: --problem 64x128x32")
+
+
 def test_where_nothing_is_legal_it_says_what_removes(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--arch", "sm_75", "--fix", f"{FEW.replace('=ld', '=cpasync')}"]
     status, out, err = asked(capsys, *arguments)
