@@ -6,6 +6,7 @@ The only importer of typer.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import itertools
 import json
@@ -157,7 +158,12 @@ def show_rules(
     table = {rule.id: rule for rule in rules.RULES}
     wanted = list(dict.fromkeys(ids or table))
     if unknown := [id for id in wanted if id not in table]:
-        raise RequestError(f"no rule is called {' or '.join(unknown)}", "`wmmagen rules` shows all of them")
+        near = (difflib.get_close_matches(id.upper(), table, n=1, cutoff=0.7) for id in unknown)
+        meant = " ".join(dict.fromkeys(itertools.chain.from_iterable(near)))
+        fix = "`wmmagen rules` shows all of them"
+        raise RequestError(
+            f"no rule is called {' or '.join(unknown)}", f"did you mean {meant}? {fix}" if meant else fix
+        )
     chosen = [table[id] for id in wanted]
     if markdown and ids:
         raise RequestError("--markdown is the document of all rules", "leave the ids out")
@@ -806,6 +812,16 @@ def run(arguments: Sequence[str]) -> int:
         return _interrupted()
 
 
+def _usage(text: str) -> str:
+    """What to do about a command line that typer refuses with ``text``."""
+    known = {one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands}
+    if _command() not in known:
+        return "wmmagen --help"
+    missing = re.fullmatch(r"Missing option '(--[a-z-]+)'\.?", text.strip())
+    help = f"wmmagen {_command()} --help"
+    return f"{_again()} {missing[1]} DIR, or {help}" if missing and missing[1] == "--to" else help
+
+
 def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
     try:
         status = app(list(arguments), standalone_mode=False)
@@ -817,7 +833,7 @@ def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
         if text.startswith("Usage:") and not as_json:
             _aside(text)  # nothing was asked for: the help is the answer
         else:
-            _report("usage", text, "wmmagen --help, or --help behind a command", as_json)
+            _report("usage", text, _usage(text), as_json)
         return error.exit_code
     except MemoryError:
         _report("missing", "this needs more memory than there is", "a smaller --problem", as_json)
@@ -826,13 +842,30 @@ def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
         status = INTERRUPTED
     if status == INTERRUPTED:  # typer itself may have turned the interrupt into its status
         if as_json:
-            _report("interrupted", "everything finished is kept", _again(), as_json)
+            _report("interrupted", _kept()[0], _again(), as_json)
         return _interrupted()
     return status if isinstance(status, int) else 0
 
 
+#: What an interrupt leaves of a command's work, and what the same command does then.
+_KEPT = {
+    "sweep": ("everything finished is kept", "goes on"),
+    "emit": ("files that were written are kept", "writes the others"),
+}
+
+
+def _kept() -> tuple[str, str]:
+    return _KEPT.get(_command(), ("no result is kept", "begins anew"))
+
+
+def _command() -> str:
+    """The command that was typed; empty where none was."""
+    return _typed[0] if _typed else ""
+
+
 def _interrupted() -> int:
-    _aside(f"interrupted; everything finished is kept. The same command goes on:\n  {_again()}")
+    what, then = _kept()
+    _aside(f"interrupted; {what}. The same command {then}:\n  {_again()}")
     return INTERRUPTED
 
 

@@ -314,11 +314,15 @@ def _read_type(key: str, text: str) -> ElementType:
     return ELEMENT_TYPES[text]
 
 
+#: Of a value that may be 0: pads, of which this many elements are whole units of 16 bytes in every type.
+_EXAMPLE = 8
+
+
 def _read_int(low: int, high: int) -> Callable[[str, str], int]:
     def read(key: str, text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
             raise ConfigError(
-                f"{key}={text} is not a whole number from {low} to {high}", f"for example {key}={max(low, 1)}"
+                f"{key}={text} is not a whole number from {low} to {high}", f"for example {key}={low or _EXAMPLE}"
             )
         return int(text)
 

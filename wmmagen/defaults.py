@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -262,6 +263,11 @@ def read_config(text: str, arch: Arch, *, strict_isa: bool = False) -> KernelCon
         return parse(text)
     if text.endswith(".toml"):
         return complete(read_toml(Path(text)), arch, strict_isa=strict_isa)
+    if "=" not in text and ("/" in text or "." in text or os.path.isfile(text)):
+        raise ConfigError(
+            f"{text!r} is neither a kernel name nor key=value,…",
+            "a file of a configuration is TOML, and its name ends with .toml",
+        )
     return complete(read_pairs(text), arch, strict_isa=strict_isa)
 
 

@@ -68,8 +68,8 @@ def compiled(name: str, arch: str, facts: Facts, tensor: int, report: Report, *,
         f"  registers        {facts.registers} per thread, {facts.spill_bytes} bytes spilled",
         f"  stack            {facts.stack_bytes} bytes per thread",
         f"  shared memory    {facts.shared_bytes} bytes per block",
-        f"  occupancy        {facts.occupancy} blocks per multiprocessor",
-        f"  tensor           {tensor} matrix instructions in the PTX",
+        f"  occupancy        {_count(facts.occupancy, 'block')} per multiprocessor",
+        f"  tensor           {_count(tensor, 'matrix instruction')} in the PTX",
     ]
     return "\n".join([*lines, *_main_loop(report), *_lint(report)])
 
@@ -82,7 +82,7 @@ def _main_loop(report: Report) -> list[str]:
     return [
         f"  main loop        {figures.matrix} matrix, {figures.integer} integer, {figures.uniform} uniform of "
         f"{figures.instructions} instructions; {figures.integer_per_matrix:.2f} integer per matrix instruction",
-        f"  its accesses     {accesses}; {figures.barriers} barriers and waits",
+        f"  its accesses     {accesses}; {_count(figures.barriers, 'barrier or wait', 'barriers and waits')}",
     ]
 
 
@@ -238,9 +238,8 @@ def kill_rate(rows: Sequence[MutantRow]) -> str:
     counted = [row for row in rows if row.counted]
     killed = sum(row.killed for row in counted)
     kinds = len({row.case.mutant.kind for row in counted})
-    word = "kind" if kinds == 1 else "kinds"
     rate = f" ({killed / len(counted):.1%})" if counted else ""
-    lines = [f"killed {killed} of {len(counted)} mutants of {kinds} {word}{rate}"]
+    lines = [f"killed {killed} of {_count(len(counted), 'mutant')} of {_count(kinds, 'kind')}{rate}"]
     if hidden := [row for row in rows if not row.counted]:
         names = dict.fromkeys(row.case.mutant.kind for row in hidden)
         lines.append(f"not visible in values and not counted: {len(hidden)}, of the kinds {', '.join(names)}")
@@ -422,7 +421,7 @@ def space(found: Space, seconds: float) -> str:
     """
     lines = [f"{_described(found)} on {found.arch}" + (f" for {found.problem}" if found.problem else "")]
     wide = max(map(len, found.axes))
-    lines += ["", "Axes (values in parentheses are in no legal variant):"]
+    lines += ["", "Axes (values in parentheses are in no legal variant; --fix has warps=MxN and frags=MxN):"]
     for axis, values in found.axes.items():
         words = (spell(v) if v in found.live[axis] else f"({spell(v)})" for v in values)
         lines.append(f"  {axis:<{wide}}  {' '.join(words)}")
@@ -456,6 +455,11 @@ def space_document(found: Space, seconds: float) -> dict[str, Any]:
         ],
         "seconds": round(seconds, 3),
     }
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    """``1 block``, ``2 blocks``."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def _described(found: Space) -> str:
@@ -561,8 +565,8 @@ def _estimate(one: Estimate) -> list[str]:
         "  each alone       " + ", ".join(f"{name} {us:.2f} us" for name, us in others),
         f"  beside them      {one.fill_us:.2f} us of blocks that begin and end, {one.launch_us:.2f} us of the launch",
         f"  waves            {one.waves:.2f}; whole ones run, {one.quantization:.2f} times as many",
-        f"  occupancy        {foot.resident} blocks per multiprocessor, {foot.registers} registers per thread, "
-        f"{foot.spill_bytes} bytes spilled",
+        f"  occupancy        {_count(foot.resident, 'block')} per multiprocessor, {foot.registers} registers per "
+        f"thread, {foot.spill_bytes} bytes spilled",
     ]
 
 
@@ -590,7 +594,7 @@ def _leading(result: Result) -> str:
         lines.append(f"{place:>3}. {record.name}")
         lines.append(
             f"       {facts.registers} registers, {facts.spill_bytes} bytes spilled, {facts.shared_bytes} bytes "
-            f"shared, {facts.threads} threads, {facts.occupancy} blocks per multiprocessor"
+            f"shared, {facts.threads} threads, {_count(facts.occupancy, 'block')} per multiprocessor"
             + (f"; estimated {record.estimate.us:.2f} us" if record.estimate else "")
             + (f"; foreign time {record.timing.median_us:.2f} us" if record.timing else "")
         )
@@ -599,8 +603,10 @@ def _leading(result: Result) -> str:
 
 def _fell_out(result: Result) -> str:
     tally = result.tally
-    lines = [f"Outcomes of {len(result.records)} candidates:"]
+    lines = [f"Outcomes of {_count(len(result.records), 'candidate')}:"]
     lines += [f"  {outcome:<11} {count}" for outcome, count in tally.counts.items() if count]
+    if not result.new and result.records:
+        lines.append("  nothing was new in this run: all were known; --trials with a larger number tries more")
     lines += [f"  first {outcome}: {text.splitlines()[0]}" for outcome, text in tally.examples.items()]
     return "\n".join(lines)
 

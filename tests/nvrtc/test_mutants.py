@@ -40,7 +40,7 @@ def test_every_kind_is_killed_for_its_reason(kind: str, rows: dict[str, Row]) ->
     row = rows[kind]
     assert row.counted and row.killed and not row.survived, f"{row.by or 'nothing'}: {row.detail}"
     assert row.by in (*KINDS[kind].codes, "values", "timeout")
-    assert "killed by" in show.mutant(row) and show.kill_rate([row]).startswith("killed 1 of 1 mutants of 1 kind (100")
+    assert "killed by" in show.mutant(row) and show.kill_rate([row]).startswith("killed 1 of 1 mutant of 1 kind (100")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_what_breaks_nothing_survives(monkeypatch: pytest.MonkeyPatch, capfd: py
     monkeypatch.setattr(mutants, "chosen", lambda kinds: (replace(HARMLESS, configs=HARMLESS.configs[:1]),))
     assert cli.run(["mutants", "--arch", "sm_75", "--backend", "cpu"]) == 1
     said = capfd.readouterr().out
-    assert "killed 0 of 1 mutants of 1 kind (0.0%)" in said and "survivor: harmless of " in said
+    assert "killed 0 of 1 mutant of 1 kind (0.0%)" in said and "survivor: harmless of " in said
 
 
 def test_what_is_rejected_for_another_reason_survives() -> None:

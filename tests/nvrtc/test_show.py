@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,9 +100,12 @@ def test_only_what_was_asked_for_is_ranked(
 ) -> None:
     card()
     assert cli.run([*SWEEP, "--trials", "6"]) == 0
-    capsys.readouterr()
+    assert "nothing was new" not in capsys.readouterr().out
+    assert cli.run([*SWEEP, "--trials", "6"]) == 0
+    assert "nothing was new in this run" in capsys.readouterr().out
     assert cli.run([*SWEEP[:-1], "warps=2x1,k_steps=2,copy=ld", "--trials", "1"]) == 0
     out = capsys.readouterr().out
+    assert "Outcomes of 1 candidate:" in out
     assert "1 right and timed" in out
     assert "_w2x1_" in out
     assert "_w2x2_" not in out
@@ -172,6 +177,49 @@ def test_where_the_architecture_is_only_the_default_another_is_offered(
     for asked in (["copy=cpasync", "--arch", "sm_75"], ["copy=cpasync", "--arch=sm_75"], ["pad_a=4"]):
         assert cli.run(["check", *asked]) == 2
         assert "default" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (["check", "pad_a=-8"], "for example pad_a=8"),
+        (["rules", "r402"], "did you mean R402? `wmmagen rules` shows all of them"),
+        (["rules", "nonsense"], "`wmmagen rules` shows all of them"),
+        (["check", "kernels/mine"], "a file of a configuration is TOML, and its name ends with .toml"),
+        (["check", "mine.tml"], "a file of a configuration is TOML, and its name ends with .toml"),
+        (["emit", "warps=2x2"], "wmmagen emit warps=2x2 --to DIR, or wmmagen emit --help"),
+        (["check", "--nothing"], "wmmagen check --help"),
+        (["nothing"], "wmmagen --help"),
+    ],
+)
+def test_a_fix_is_one(arguments: list[str], fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1].strip() == fix
+
+
+def test_an_interrupt_promises_what_is_true(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trial, "build", interrupt)
+    assert cli.run(["validate", "warps=2x2", "--arch", "sm_75", "--backend", "cpu"]) == 130
+    said = "interrupted; no result is kept. The same command begins anew:"
+    assert capsys.readouterr().err.splitlines()[0] == said
+
+
+def test_an_interrupt_while_it_is_imported_leaves_no_traceback() -> None:
+    interrupted = (
+        "import sys, runpy\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "runpy.run_module('wmmagen', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted; nothing was begun\n")
 
 
 def test_a_refusal_says_its_fix_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = asked(capsys, "--arch", "sm_80", "--fix", FEW, "--problem", "128x256x64")
     space = space_of(FEW, 80)
     assert status == 0 and err == ""
+    assert "--fix has warps=MxN" in out and "warps_m" in out
     assert "for 128x256x64" in out and f"of {space.raw} points" in out and "1 2 (3) (4) (5)" in out
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith("  ") and "%" in line}
     for rule in rules.RULES:
