@@ -199,7 +199,10 @@ class Scheduler:
                 "look for a loop whose condition never changes, or give a larger budget",
             )
         if self._deadline is not None and time.monotonic() > self._deadline:
-            raise TimeoutFault(f"the kernel did not end within {self._limit} s on the CPU executor")
+            raise TimeoutFault(
+                f"the kernel did not end within {self._limit} s on the CPU executor",
+                "look for a loop whose condition never changes, or run a smaller problem here, or this one on a GPU",
+            )
 
     def _warps(self, lanes: Mask | None) -> int:
         if lanes is None:
