@@ -100,8 +100,7 @@ class Mover:
             granules = self._granules(space, places, element)
             machine.note_write(space, granules, self._who(machine, kept, space), self._statement)
             space.views[element][places] = elements[kept]
-            if space.name == "global":
-                machine.counts.stored_bytes += element * fragment.elements * len(kept)
+            machine.note_stored(space, element * fragment.elements * len(kept))
             self._count(machine, space, flat, ldm, stores=True)
 
     def _groups(self, machine: Machine) -> list[tuple[Any, Space, Any, int]]:
@@ -218,7 +217,7 @@ class Mover:
         if space.name == "global":
             pieces = starts[:, :, None] + np.arange(0, span, _LDM_UNIT)
             machine.count_access(space, pieces.reshape(-1, lines * pieces.shape[2]), _LDM_UNIT, stores=stores)
-        elif starts.size % (WAVEFRONT // span) == 0:
+        else:
             machine.count_access(space, starts.reshape(-1, WAVEFRONT // span), span, stores=stores)
 
     def _request(self) -> tuple[int, int]:

@@ -154,6 +154,11 @@ class Machine:
             self._lanes = np.flatnonzero(self.full(self.mask))
         return self._lanes
 
+    @property
+    def running(self) -> Mask:
+        """Of every lane, whether it runs."""
+        return self.full(np.True_ if self.mask is None else self.mask)
+
     def _who(self, lanes: Array) -> Who:
         column = lanes[:, None].astype(np.int32)
         return Who(column, self.order.warp_of[column], self.order.block_of[column])
@@ -451,6 +456,11 @@ class Machine:
         if space.name == "global":
             self.sectors.load(places, blocks)
 
+    def note_stored(self, space: Space, nbytes: int) -> None:
+        """Count what has been stored to global memory, all lanes together."""
+        if space.name == "global":
+            self.counts.stored_bytes += nbytes
+
     def count_reloads(self, space: Space, granules: Array) -> None:
         """Count loads of what this launch has stored."""
         if space.name == "global" and self.counts.stored_bytes:
@@ -461,8 +471,7 @@ class Machine:
 
     def land(self, until: Array) -> None:
         """Let the copies of the running lanes land whose group number is below ``until`` (of every lane)."""
-        running = np.zeros(self.order.lanes, np.bool_)
-        running[self.lanes] = True
+        running = self.running
         left: list[Copies] = []
         for copies in self.copies:
             ready = running[copies.lanes] & (copies.groups < until[copies.lanes])
