@@ -7,6 +7,7 @@ because compilers leave bits undefined that a later instruction ignores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,6 +95,7 @@ class Machine:
         barriers: objects of type mbarrier, by their place in shared memory.
         stalled: what a lane has just waited for in vain, in words; empty for nothing.
         events: grows with whatever may end such a wait.
+        threads: of a block.
         absent: lanes of a last warp that the block does not fill; None for none.
     """
 
@@ -127,9 +129,9 @@ class Machine:
         self._lanes: Array | None = self.every
         self._everyone = self._who(self.every)
         self.per_block = order.lanes // order.blocks
-        threads = block[0] * block[1] * block[2]
+        self.threads = math.prod(block)
         within = self.every % self.per_block
-        self.absent: Mask | None = within >= threads if threads < self.per_block else None
+        self.absent: Mask | None = within >= self.threads if self.threads < self.per_block else None
         self.exited = np.zeros(order.lanes, np.bool_) if self.absent is None else self.absent.copy()
         self.committed = np.zeros(order.lanes, np.int64)
         self.copies: list[Copies] = []

@@ -330,10 +330,9 @@ class Scheduler:
     def _release(self) -> None:
         """Let the blocks go on of which everyone waits at the same barrier."""
         machine = self._machine
-        absent = machine.absent if machine.absent is not None else np.zeros(machine.order.lanes, np.bool_)
         for number in {int(n) for waiting in self._waiting for n in np.unique(waiting.barrier[waiting.lanes])}:
-            here = np.zeros_like(absent)
-            wanted = np.full(machine.order.blocks, int((~absent[: machine.per_block]).sum()))
+            here = np.zeros(machine.order.lanes, np.bool_)
+            wanted = np.full(machine.order.blocks, machine.threads)
             for waiting in self._waiting:
                 mine = waiting.lanes & (waiting.barrier == number)
                 here |= mine
@@ -346,11 +345,8 @@ class Scheduler:
 
     def _let_go(self, lanes: Mask, blocks: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
         machine = self._machine
-        everyone = (
-            int((~machine.absent[: machine.per_block]).sum()) if machine.absent is not None else machine.per_block
-        )
         # A barrier of a part of the block orders that part only, which the shadow does not know: it orders nothing.
-        machine.order.blocks_meet(blocks[wanted[blocks] == everyone])
+        machine.order.blocks_meet(blocks[wanted[blocks] == machine.threads])
         machine.counts.block_barriers += len(blocks)
         self._free(lanes)
 
