@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from wmmagen import nvrtc, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Launch, Pointer, pick
-from wmmagen.backends.cpu import CpuBackend
+from wmmagen.backends.cpu import PATIENCE, CpuBackend
 from wmmagen.config import Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import CrashFault, HazardFault, LaunchFault, MissingPiece, RequestError, TimeoutFault
@@ -80,8 +81,10 @@ def test_faults(binary: Binary) -> None:
         backend.run(replace(binary, ptx=text.format(body), entry="k"), launch, buffers, **more)
 
     run("")
-    with pytest.raises(TimeoutFault):
+    # The budget would end it, too; the limit has to come first, and be as patient as is promised.
+    with pytest.raises(TimeoutFault, match=re.escape(f"within {PATIENCE * 0.001} s")) as late:
         run("$L_a: bra $L_a;", limit_s=0.001)
+    assert "on a GPU" in late.value.fix
     with pytest.raises(CrashFault, match="sin"):
         run("sin.approx.f32 %d1, %d2;")
     with pytest.raises(HazardFault, match="poison-stored") as caught:

@@ -14,10 +14,11 @@ from texts_ptx import HEADER, codes
 
 from wmmagen import executor, layout
 from wmmagen.dtypes import ELEMENT_TYPES
-from wmmagen.executor import Pointer, matrix
+from wmmagen.executor import Pointer, fragments, matrix
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.matrix import Layouts
 from wmmagen.instructions import INSTRUCTIONS, Instruction
+from wmmagen.rules import RULES
 
 ROWS = [row for row in INSTRUCTIONS if row.a.bits >= 8]
 LAYOUTS = [(a, b) for a in ("row", "col") for b in ("row", "col")]
@@ -215,6 +216,27 @@ def test_both_rulebooks_of_alignment(shift: int, lda: int, strict: bool, rules: 
         text(F16, "row", "row"), "k", (1, 1, 1), (32, 1, 1), args, 0, buffers=buffers, strict_isa=strict
     )
     assert {f.rule for f in got.findings} == rules
+
+
+NAMES = {rule.id: rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "called", "strict"),
+    [
+        (fragments._POINTER_RULES, "staged-tiles", "global-tiles", ""),
+        (fragments._LDM_RULES, "staged-ldm", "call-ldm", ""),
+        (fragments._STRICT_RULES, "staged-ldm", "call-ldm", "-strict"),
+    ],
+)
+def test_findings_name_the_rule_of_their_operand(
+    table: dict[tuple[str, str], str], staged: str, called: str, strict: str
+) -> None:
+    assert set(table) >= set(itertools.product(("shared", "global"), "ab"))
+    for (space, letter), rule in table.items():
+        # Staged sums are loaded again where they were stored; tiles of C are as wide as those of D.
+        operand = "d" if letter == "c" and rule in ("L203", "L213", "P305") else letter
+        assert NAMES[rule] == f"{staged if space == 'shared' else called}-{operand}{strict}"
 
 
 def test_a_fragment_outside_of_its_buffer_and_a_part_of_a_warp() -> None:

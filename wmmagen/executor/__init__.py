@@ -155,17 +155,15 @@ def _machine(
     order = Order(blocks * warps_per_block, blocks)
     memories = [*buffers, *(_initial(variable) for variable in module)]
     spaces = make_spaces(memories, shared_size, local_size, program.granules, order)
-    within = np.arange(order.lanes) % (warps_per_block * WARP)
-    if program.strong:
-        threads = block[0] * block[1] * block[2]
-        order.clocks = Clocks(order.lanes, blocks, order.warp_since, order.block_since, within >= threads)
-        spaces["global"].shadow.follow_strong(order.clocks)
     starts = spaces["global"].starts  # type: ignore[attr-defined]
     places = {**shared, **local, **{v.name: int(starts[len(buffers) + n]) for n, v in enumerate(module)}}
     parameters = _parameters(program, args, starts[: len(buffers)])
     machine = Machine(
         program.constants, program.unwritten, grid, block, spaces, order, parameters, seed, strict_isa=strict_isa
     )
+    if program.strong:
+        order.clocks = Clocks(order.lanes, blocks, order.warp_since, order.block_since, machine.absent)
+        spaces["global"].shadow.follow_strong(order.clocks)
     for (name, bits), number in program.addresses.items():
         machine.registers[number] = (np.uint32 if bits == 32 else np.uint64)(places[name])
     for name, number in program.specials.items():

@@ -19,12 +19,12 @@ import numpy as np
 from wmmagen.executor import alu
 from wmmagen.executor.alu import UnknownInstruction
 from wmmagen.executor.fences import ORDERS, SCOPES
-from wmmagen.executor.machine import Machine, flagged
+from wmmagen.executor.machine import Machine
 from wmmagen.executor.memory import Space
 from wmmagen.executor.numbers import UNSIGNED
 from wmmagen.executor.operands import Operands
 from wmmagen.executor.ptx import TYPE_BITS, Immediate, Statement, Symbol
-from wmmagen.executor.steps import Access, Step, turns
+from wmmagen.executor.steps import Access, Step, either, turns
 from wmmagen.executor.strong import READ, UPDATE, Strength
 
 Array = Any
@@ -143,10 +143,8 @@ def _updates(access: Access, how: _How, target: int, sources: list[int]) -> Step
             machine.demand_defined(number, "poison-stored", "what is stored", statement)
         values = [machine.full(machine.registers[number]) for number in sources]
         before = np.zeros(machine.order.lanes, UNSIGNED[width * 8])
-        undefined = np.zeros(machine.order.lanes, np.bool_)
-        for number in sources:
-            if machine.undefined[number] is not None:
-                undefined |= machine.full(flagged(machine.undefined[number]))
+        wrong = either([machine.undefined[number] for number in sources])
+        undefined = np.zeros(machine.order.lanes, np.bool_) if wrong is None else np.array(machine.full(wrong))
         for space, address, wanted in access.parts(machine):
             flat, lanes = machine.locate(space, address, wanted, width, statement)
             undefined[np.setdiff1d(wanted, lanes)] = True
@@ -177,8 +175,7 @@ def _apply(
     machine.note_loaded(space, flat, who.block[:, 0])
     machine.count_reloads(space, granules)
     machine.count_access(space, machine.by_warp(flat, lanes), access.width, stores=True)
-    if space.name == "global":
-        machine.counts.stored_bytes += access.width * len(lanes)
+    machine.note_stored(space, access.width * len(lanes))
     view, shadow = space.views[access.width], space.shadow
     changed, drawn = False, turns(flat, machine.random)
     for turn in drawn:

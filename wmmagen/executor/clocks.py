@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wmmagen.arch import WARP_SIZE
 from wmmagen.errors import LaunchFault
 
 Array = npt.NDArray[Any]
@@ -26,7 +27,6 @@ Mask = npt.NDArray[np.bool_]
 #: Where in memory something begins.
 Place = int
 
-_WARP = 32
 _FOREVER = np.iinfo(np.int32).max
 #: The reader of a message for the whole device; others are blocks.
 _DEVICE = -1
@@ -172,9 +172,9 @@ class Clocks:
         block = int(lanes[0]) // self.per_block * self.per_block
         whole = vector[block : block + self.per_block]
         np.maximum(whole, moments.block_since[lanes].max(), out=whole)
-        by_warp = vector.reshape(-1, _WARP)
+        by_warp = vector.reshape(-1, WARP_SIZE)
         for lane in lanes:
-            row = by_warp[lane // _WARP]
+            row = by_warp[lane // WARP_SIZE]
             np.maximum(row, moments.warp_since[lane], out=row)
         vector[lanes] = np.maximum(vector[lanes], moments.time[lanes])
         return self._number(vector)
@@ -188,7 +188,7 @@ class Clocks:
     def _remember(self, moments: _Moments, lanes: Array, time: int) -> None:
         moments.time[lanes] = time
         moments.block_since[lanes] = self._block_since[lanes // self.per_block]
-        moments.warp_since[lanes] = self._warp_since[lanes // _WARP]
+        moments.warp_since[lanes] = self._warp_since[lanes // WARP_SIZE]
         moments.known[lanes] = self._known[lanes]
         moments.number[lanes] = 0
 
@@ -222,7 +222,7 @@ class Clocks:
 
     def warps_meet(self, warps: Array | None) -> None:
         """A barrier within each of these warps; None for all."""
-        self._meet(warps, _WARP)
+        self._meet(warps, WARP_SIZE)
 
     def _meet(self, groups: Array | None, size: int) -> None:
         self.tidy()
@@ -304,10 +304,10 @@ class Clocks:
         """The times that each of these lanes of one warp knows: the least of them."""
         numbers = np.unique(self._known[lanes])
         vector = np.minimum.reduce([self._vectors[number] for number in numbers]).copy()
-        block, warp = int(lanes[0]) // self.per_block, int(lanes[0]) // _WARP
+        block, warp = int(lanes[0]) // self.per_block, int(lanes[0]) // WARP_SIZE
         for own, since in (
             (slice(block * self.per_block, (block + 1) * self.per_block), self._block_since[block]),
-            (slice(warp * _WARP, (warp + 1) * _WARP), self._warp_since[warp]),
+            (slice(warp * WARP_SIZE, (warp + 1) * WARP_SIZE), self._warp_since[warp]),
         ):
             vector[own] = np.maximum(vector[own], since)
         if len(lanes) == 1:
@@ -316,15 +316,15 @@ class Clocks:
 
     def groups(self, lanes: Array, whole_warp: Mask) -> list[tuple[Mask, Array]]:
         """Accesses of lanes, or of their whole warps, in groups that have heard the same of others: which, and what."""
-        first = self._known.reshape(-1, _WARP)
-        mixed = whole_warp & (first != first[:, :1]).any(axis=1)[lanes // _WARP]
+        first = self._known.reshape(-1, WARP_SIZE)
+        mixed = whole_warp & (first != first[:, :1]).any(axis=1)[lanes // WARP_SIZE]
         found = [
             ((numbers == number) & ~mixed, self._vectors[number])
             for numbers in [self._known[lanes]]
             for number in np.unique(numbers[~mixed])
             if number
         ]
-        for warp in np.unique(lanes[mixed] // _WARP):
+        for warp in np.unique(lanes[mixed] // WARP_SIZE):
             heard = np.minimum.reduce([self._vectors[number] for number in np.unique(first[warp])])
-            found.append((mixed & (lanes // _WARP == warp), heard))
+            found.append((mixed & (lanes // WARP_SIZE == warp), heard))
         return found

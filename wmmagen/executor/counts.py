@@ -18,9 +18,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+#: The unit of global traffic; in bytes.
 SECTOR = 32
 _BANKS = 32
 _WORD = 4
+#: What the banks of shared memory pass at once; in bytes.
+WAVEFRONT = _BANKS * _WORD
 #: Stands for a lane that takes no part.
 ABSENT = -1
 #: Patterns of addresses that are remembered; loops repeat the same few.

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wmmagen.arch import WARP_SIZE
+
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-_WARP = 32
 _FIRST_BATCHES = 64
 _FOREVER = np.iinfo(np.int32).max
 
@@ -55,9 +56,9 @@ class Handed:
         # For each lane and each lane of its block: what that one did before this time came before what this one does.
         self._known = block_since.repeat(per_block)[:, None].repeat(per_block, axis=1).astype(np.int32)
         own = np.arange(lanes)
-        places = own % per_block // _WARP * _WARP
-        for place in range(_WARP):
-            self._known[own, places + place] = warp_since[own // _WARP]
+        places = own % per_block // WARP_SIZE * WARP_SIZE
+        for place in range(WARP_SIZE):
+            self._known[own, places + place] = warp_since[own // WARP_SIZE]
         if absent is not None:
             self._known[:, absent[:per_block]] = _FOREVER
         # For each batch of bulk copies, who has seen that it is there. Number 0 is no batch.
@@ -79,12 +80,12 @@ class Handed:
 
     def warps_meet(self, warps: Array | None, time: int) -> None:
         """A barrier within each of these warps at ``time``; None for all."""
-        known = self._known.reshape(-1, _WARP, self._per_block)
-        seen = self._seen.reshape(len(self._seen), -1, _WARP)
+        known = self._known.reshape(-1, WARP_SIZE, self._per_block)
+        seen = self._seen.reshape(len(self._seen), -1, WARP_SIZE)
         chosen = np.arange(len(known)) if warps is None else warps
         together = known[chosen].max(axis=1)
-        own = chosen % (self._per_block // _WARP) * _WARP
-        for place in range(_WARP):
+        own = chosen % (self._per_block // WARP_SIZE) * WARP_SIZE
+        for place in range(WARP_SIZE):
             together[np.arange(len(chosen)), own + place] = time
         known[chosen] = together[:, None]
         seen[:, chosen] = np.asarray(seen[:, chosen].any(axis=2))[:, :, None]
@@ -98,14 +99,14 @@ class Handed:
 
     def saw(self, batches: Array, lanes: Array, whole_warp: Mask) -> Mask:
         """Whether each lane, or its whole warp, has seen a batch; all of the same length."""
-        warps = np.asarray(self._seen.reshape(len(self._seen), -1, _WARP).all(axis=2))
-        seen = np.where(whole_warp, warps[batches, lanes // _WARP], self._seen[batches, lanes])
+        warps = np.asarray(self._seen.reshape(len(self._seen), -1, WARP_SIZE).all(axis=2))
+        seen = np.where(whole_warp, warps[batches, lanes // WARP_SIZE], self._seen[batches, lanes])
         return np.asarray(seen & (batches > 0))
 
     def knows(self, lanes: Array, whole_warp: Mask) -> Array:
         """For each of these lanes, or its whole warp, what it knows of the lanes of its block."""
         rows = self._known[lanes]
         if whole_warp.any():
-            warps = self._known.reshape(-1, _WARP, self._per_block).min(axis=1)
-            rows = np.where(whole_warp[:, None], warps[lanes // _WARP], rows)
+            warps = self._known.reshape(-1, WARP_SIZE, self._per_block).min(axis=1)
+            rows = np.where(whole_warp[:, None], warps[lanes // WARP_SIZE], rows)
         return np.asarray(rows)

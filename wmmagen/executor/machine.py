@@ -7,6 +7,7 @@ because compilers leave bits undefined that a later instruction ignores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,6 +95,7 @@ class Machine:
         barriers: objects of type mbarrier, by their place in shared memory.
         stalled: what a lane has just waited for in vain, in words; empty for nothing.
         events: grows with whatever may end such a wait.
+        threads: of a block.
         absent: lanes of a last warp that the block does not fill; None for none.
     """
 
@@ -127,9 +129,9 @@ class Machine:
         self._lanes: Array | None = self.every
         self._everyone = self._who(self.every)
         self.per_block = order.lanes // order.blocks
-        threads = block[0] * block[1] * block[2]
+        self.threads = math.prod(block)
         within = self.every % self.per_block
-        self.absent: Mask | None = within >= threads if threads < self.per_block else None
+        self.absent: Mask | None = within >= self.threads if self.threads < self.per_block else None
         self.exited = np.zeros(order.lanes, np.bool_) if self.absent is None else self.absent.copy()
         self.committed = np.zeros(order.lanes, np.int64)
         self.copies: list[Copies] = []
@@ -153,6 +155,11 @@ class Machine:
         if self._lanes is None:
             self._lanes = np.flatnonzero(self.full(self.mask))
         return self._lanes
+
+    @property
+    def running(self) -> Mask:
+        """Of every lane, whether it runs."""
+        return self.full(np.True_ if self.mask is None else self.mask)
 
     def _who(self, lanes: Array) -> Who:
         column = lanes[:, None].astype(np.int32)
@@ -451,6 +458,11 @@ class Machine:
         if space.name == "global":
             self.sectors.load(places, blocks)
 
+    def note_stored(self, space: Space, nbytes: int) -> None:
+        """Count what has been stored to global memory, all lanes together."""
+        if space.name == "global":
+            self.counts.stored_bytes += nbytes
+
     def count_reloads(self, space: Space, granules: Array) -> None:
         """Count loads of what this launch has stored."""
         if space.name == "global" and self.counts.stored_bytes:
@@ -461,8 +473,7 @@ class Machine:
 
     def land(self, until: Array) -> None:
         """Let the copies of the running lanes land whose group number is below ``until`` (of every lane)."""
-        running = np.zeros(self.order.lanes, np.bool_)
-        running[self.lanes] = True
+        running = self.running
         left: list[Copies] = []
         for copies in self.copies:
             ready = running[copies.lanes] & (copies.groups < until[copies.lanes])

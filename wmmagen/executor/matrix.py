@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen import instructions
+from wmmagen.arch import WARP_SIZE
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.executor import numbers
 from wmmagen.executor.alu import UnknownInstruction
@@ -31,7 +32,6 @@ from wmmagen.instructions import Instruction
 #: An array of NumPy, or one of its scalars where all lanes have one value; its type checker knows no word for both.
 Array = Any
 
-_WARP = 32
 _REGISTER_BITS = 32
 _EXACT = 2.0**53
 _LAYOUTS = ("row", "col")
@@ -176,7 +176,7 @@ class Layouts:
         """
         found = self._maps.get(fragment)
         if found is None:
-            slots = _WARP * fragment.registers * fragment.per_register
+            slots = WARP_SIZE * fragment.registers * fragment.per_register
             if fragment.fixed:
                 held = specified(fragment)
             else:
@@ -188,7 +188,7 @@ class Layouts:
 
     def lanes(self, fragment: Fragment) -> Array:
         """A lane that holds each element."""
-        return np.asarray(self.of(fragment)[1] // fragment.per_register % _WARP)
+        return np.asarray(self.of(fragment)[1] // fragment.per_register % WARP_SIZE)
 
 
 def specified(fragment: Fragment) -> Array:
@@ -198,7 +198,7 @@ def specified(fragment: Fragment) -> Array:
     fills a register (of C of 32 bits: two registers); further registers lie 8 rows below, then behind.
     """
     register = np.arange(fragment.registers)[:, None, None]
-    group, lane = np.divmod(np.arange(_WARP), 4)
+    group, lane = np.divmod(np.arange(WARP_SIZE), 4)
     group, lane = group[:, None], lane[:, None]
     each = np.arange(fragment.per_register)
     if fragment.use == "acc" and fragment.per_register == 1:
@@ -297,10 +297,10 @@ def decode_fixed_product(words: tuple[str, ...]) -> Product:
     m, n, k = extents
     per_register = (64 if a == "f64" else _REGISTER_BITS) // ELEMENT_TYPES[a].bits
     per_sum = (64 if d == "f64" else _REGISTER_BITS) // ELEMENT_TYPES[d].bits
-    sums = Fragment("acc", m, n, d, "", shape, m * n // _WARP // per_sum, fixed=True)
+    sums = Fragment("acc", m, n, d, "", shape, m * n // WARP_SIZE // per_sum, fixed=True)
     return Product(
-        Fragment("a", m, k, a, "row", shape, m * k // _WARP // per_register, fixed=True),
-        Fragment("b", k, n, b, "col", shape, k * n // _WARP // per_register, fixed=True),
+        Fragment("a", m, k, a, "row", shape, m * k // WARP_SIZE // per_register, fixed=True),
+        Fragment("b", k, n, b, "col", shape, k * n // WARP_SIZE // per_register, fixed=True),
         sums,
         sums,
         k,
@@ -337,9 +337,9 @@ def _accumulator(shape: str, kind: str) -> Fragment:
 def gathered(registers: Array, fragment: Fragment, layouts: Layouts) -> Array:
     """The elements that registers (count × lanes) hold, as warps × elements of unsigned bits."""
     _, slot = layouts.of(fragment)
-    warps = registers.shape[1] // _WARP
+    warps = registers.shape[1] // WARP_SIZE
     elements = registers.view(numbers.UNSIGNED[fragment.bits])
-    per_row = _WARP * fragment.per_register
+    per_row = WARP_SIZE * fragment.per_register
     spread = elements.reshape(fragment.registers, warps, per_row)
     return np.asarray(spread[slot // per_row, :, slot % per_row].T)
 
@@ -347,7 +347,7 @@ def gathered(registers: Array, fragment: Fragment, layouts: Layouts) -> Array:
 def scattered(elements: Array, fragment: Fragment, layouts: Layouts) -> Array:
     """The registers (count × lanes) that hold ``elements`` (warps × elements of unsigned bits)."""
     held, _ = layouts.of(fragment)
-    by_register = held.reshape(fragment.registers, _WARP * fragment.per_register)
+    by_register = held.reshape(fragment.registers, WARP_SIZE * fragment.per_register)
     spread = np.ascontiguousarray(elements[:, by_register].transpose(1, 0, 2))
     return spread.view(numbers.UNSIGNED[fragment.register_bits]).reshape(fragment.registers, -1)
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wmmagen.arch import WARP_SIZE
 from wmmagen.executor.clocks import Clocks
 from wmmagen.executor.handed import Handed
 from wmmagen.executor.strong import Accesses
@@ -26,7 +27,7 @@ from wmmagen.executor.strong import Accesses
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-WARP = 32
+WARP = WARP_SIZE
 #: Generic addresses of the windows. A buffer's slot is so wide that no 32-bit offset reaches the next one.
 LOCAL_WINDOW = 1 << 43
 SHARED_WINDOW = 1 << 44

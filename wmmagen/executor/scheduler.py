@@ -199,7 +199,10 @@ class Scheduler:
                 "look for a loop whose condition never changes, or give a larger budget",
             )
         if self._deadline is not None and time.monotonic() > self._deadline:
-            raise TimeoutFault(f"the kernel did not end within {self._limit} s on the CPU executor")
+            raise TimeoutFault(
+                f"the kernel did not end within {self._limit} s on the CPU executor",
+                "look for a loop whose condition never changes, or run a smaller problem here, or this one on a GPU",
+            )
 
     def _warps(self, lanes: Mask | None) -> int:
         if lanes is None:
@@ -327,10 +330,9 @@ class Scheduler:
     def _release(self) -> None:
         """Let the blocks go on of which everyone waits at the same barrier."""
         machine = self._machine
-        absent = machine.absent if machine.absent is not None else np.zeros(machine.order.lanes, np.bool_)
         for number in {int(n) for waiting in self._waiting for n in np.unique(waiting.barrier[waiting.lanes])}:
-            here = np.zeros_like(absent)
-            wanted = np.full(machine.order.blocks, int((~absent[: machine.per_block]).sum()))
+            here = np.zeros(machine.order.lanes, np.bool_)
+            wanted = np.full(machine.order.blocks, machine.threads)
             for waiting in self._waiting:
                 mine = waiting.lanes & (waiting.barrier == number)
                 here |= mine
@@ -343,11 +345,8 @@ class Scheduler:
 
     def _let_go(self, lanes: Mask, blocks: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
         machine = self._machine
-        everyone = (
-            int((~machine.absent[: machine.per_block]).sum()) if machine.absent is not None else machine.per_block
-        )
         # A barrier of a part of the block orders that part only, which the shadow does not know: it orders nothing.
-        machine.order.blocks_meet(blocks[wanted[blocks] == everyone])
+        machine.order.blocks_meet(blocks[wanted[blocks] == machine.threads])
         machine.counts.block_barriers += len(blocks)
         self._free(lanes)
 

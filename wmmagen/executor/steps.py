@@ -287,8 +287,7 @@ def stores(access: Access, sources: list[int], strength: Strength | None = None)
                 for place, number in enumerate(sources):
                     value = resize(machine.full(machine.registers[number]), width * 8)
                     view[first + place] = value if lanes is machine.every else value[lanes]
-            if space.name == "global":
-                machine.counts.stored_bytes += nbytes * len(lanes)
+            machine.note_stored(space, nbytes * len(lanes))
             machine.count_access(space, machine.by_warp(flat, lanes), nbytes, stores=True)
 
     return step

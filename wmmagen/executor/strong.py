@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wmmagen.arch import WARP_SIZE
 from wmmagen.executor.clocks import Clocks
 
 Array = npt.NDArray[Any]
@@ -131,7 +132,7 @@ class Accesses:
         race = np.zeros(granules.shape, np.bool_)
         for place in map(tuple, np.argwhere(touched)):
             lane = int(lanes[place])
-            who = np.arange(lane, lane + 32) if whole_warp[place] else np.array([lane])
+            who = np.arange(lane, lane + WARP_SIZE) if whole_warp[place] else np.array([lane])
             race[place] = self._unordered(int(granules[place]), who, writes, None)
         return race if race.any() else None
 

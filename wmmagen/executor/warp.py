@@ -36,9 +36,7 @@ def _together(machine: Machine, members: int, statement: Statement) -> tuple[Arr
     machine.demand_defined(members, "poison-branch", "the mask of members", statement)
     if machine.mask is None and np.ndim(value) == 0 and value == _EVERY:
         return np.arange(machine.order.warps), np.ones((machine.order.warps, WARP), np.bool_)
-    running = np.zeros(machine.order.lanes, np.bool_)
-    running[machine.lanes] = True
-    rows = running.reshape(-1, WARP)
+    rows = machine.running.reshape(-1, WARP)
     warps = np.flatnonzero(rows.any(axis=1))
     rows = rows[warps]
     bits = (rows * _BITS).sum(axis=1)
@@ -206,9 +204,7 @@ def active(operands: Operands, statement: Statement) -> tuple[Step, str]:
     target = operands.target(statement.operands[0], 32, statement)
 
     def step(machine: Machine) -> None:
-        running = np.zeros(machine.order.lanes, np.bool_)
-        running[machine.lanes] = True
-        bits = (running.reshape(-1, WARP) * _BITS).sum(axis=1).astype(np.uint32)
+        bits = (machine.running.reshape(-1, WARP) * _BITS).sum(axis=1).astype(np.uint32)
         machine.put(target, bits.repeat(WARP), None)
 
     return step, "vote"
