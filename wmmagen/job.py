@@ -149,7 +149,7 @@ class Result:
 
     def as_json(self) -> dict[str, object]:
         """The document of ``sweep --json``."""
-        best = self.choice.best if self.choice else None
+        best, other = self.choice.best if self.choice else None, self.place.stand_in
         return {
             "study": self.request.study_name,
             "arch": self.place.arch.name,
@@ -170,6 +170,7 @@ class Result:
             "trials": len(self.records),
             "new": self.new,
             "seconds": round(self.seconds, 3),
+            "stand_in": other.name if other is not None else None,
         }
 
 
