@@ -375,7 +375,9 @@ def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
         fix = "sweep first"
         if leading:
             command = f"wmmagen emit {leading[0].name} --arch {arch} --to DIR"
-            fix = f"`{command}` emits its leading candidate, which nobody has verified"
+            right = leading[0].outcome is Outcome.OK and _of_today(leading[:1], arch)
+            what = "is verified, but ranks by no time or estimate" if right else "nobody has verified"
+            fix = f"`{command}` emits its leading candidate, which {what}"
         raise StudyError(
             f"study {found.name} holds no candidate verified and timed on its own architecture, or estimated",
             fix,
