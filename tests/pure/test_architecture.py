@@ -224,8 +224,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "show": (
         (
-            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "records",
-            "rules", "mend", "space", "doctor", "timing", "config",
+            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
+            "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
         ("rich",),
     ),
