@@ -137,7 +137,6 @@ class Estimate:
         fill_us: of beginning and ending blocks, in which no slice is multiplied.
         launch_us: between launches.
         waves: of blocks; a whole number where the last one is full.
-        quantization: the whole waves that run, for each wave of work; 1 where the last one is full.
         footprint: of a block.
         chip: its name.
         tflops: 10^12 operations per second that ``us`` would be.
@@ -149,10 +148,14 @@ class Estimate:
     fill_us: float
     launch_us: float
     waves: float
-    quantization: float
     footprint: Footprint
     chip: str
     tflops: float
+
+    @property
+    def quantization(self) -> float:
+        """The whole waves that run, for each wave of work; 1 where the last one is full."""
+        return math.ceil(self.waves) / self.waves if self.waves else 1.0
 
     def as_json(self) -> dict[str, Any]:
         """An element of ``rows`` of ``estimate --json``, without the name."""
@@ -240,7 +243,6 @@ class _Launch:
             fill_us=fill / clock,
             launch_us=LAUNCH_US,
             waves=waves,
-            quantization=math.ceil(waves) / waves if waves else 1.0,
             footprint=self._footprint,
             chip=self._chip.name,
             tflops=2.0 * p.m * p.n * p.k / us / 1e6,
