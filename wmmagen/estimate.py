@@ -31,6 +31,7 @@ from wmmagen.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM, SCHEDULERS,
 from wmmagen.chips import Chip
 from wmmagen.config import Copy, Feed, KernelConfig, Operation, Order, Problem, Residency
 from wmmagen.errors import ConfigError
+from wmmagen.executor.counts import SECTOR
 from wmmagen.records import Facts
 from wmmagen.work import Work
 
@@ -52,8 +53,6 @@ BARRIER_CYCLES = 30
 BEGIN_CYCLES = 500
 #: Bytes of spilled registers that a multiprocessor moves per clock: half of what shared memory does.
 LOCAL_BYTES_PER_CLOCK = 64
-#: Bytes that one wavefront of shared memory moves, and of a sector of global memory.
-_WAVEFRONT_BYTES, _SECTOR_BYTES = 128, 32
 #: Bytes of an operand that one load of four 8x8 matrices brings.
 _LDSM_BYTES = 512
 #: Machine instructions: of a copy past the registers and through them, with their addresses; of a load of matrices with
@@ -258,7 +257,7 @@ class _Launch:
         sectors = one.global_load_sectors + L2_WRITE * one.global_store_sectors
         wavefronts = one.shared_load_wavefronts + one.shared_store_wavefronts
         far, farther = self._overflow(each, active)
-        l2 = _SECTOR_BYTES * sectors + spilled * far
+        l2 = SECTOR * sectors + spilled * far
         return {
             "tensor": each * 2 * one.multiply_adds / self._rate * SCHEDULERS / busy,
             "shared": each * (wavefronts + spilled / LOCAL_BYTES_PER_CLOCK),
@@ -344,7 +343,7 @@ class _Launch:
         once = self._work.once
         each = -(-blocks // self._chip.multiprocessors)
         sectors = L2_WRITE * max(once.global_store_sectors, 0) + max(once.global_load_sectors, 0)
-        stored = each * _SECTOR_BYTES * sectors / self._l2_share(min(blocks, self._chip.multiprocessors))
+        stored = each * SECTOR * sectors / self._l2_share(min(blocks, self._chip.multiprocessors))
         passes = each * max(once.shared_load_wavefronts + once.shared_store_wavefronts, 0)
         return BEGIN_CYCLES + 2 * L2_LATENCY + max(stored, passes)
 

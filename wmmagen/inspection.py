@@ -20,12 +20,9 @@ from wmmagen import derive, lint, profile, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.config import CONFIG_KEYS, Feed, KernelConfig, Problem, Store, name, spell, values_of
 from wmmagen.errors import RequestError
-from wmmagen.executor import Counts
+from wmmagen.executor.counts import SECTOR, WAVEFRONT, Counts
 from wmmagen.lint import Report
 
-#: The unit of global traffic, and what the 32 banks of 4 bytes pass in one wavefront; in bytes.
-SECTOR = 32
-WAVEFRONT = 128
 #: Multiply-adds of the largest problem: every launch is executed, a second or so for each 2^25 of them.
 MOST_WORK = 2**28
 #: The default problem: blocks each way, and slices of K, at least.

@@ -16,14 +16,12 @@ import numpy.typing as npt
 from wmmagen import derive
 from wmmagen.arch import WARP_SIZE
 from wmmagen.config import KernelConfig
-from wmmagen.executor.counts import Counts, Meter
+from wmmagen.executor.counts import WAVEFRONT, Counts, Meter
 
 Array = npt.NDArray[Any]
 
 #: Bytes of one access of a lane, at most.
 _WIDEST = 16
-#: Bytes that an access of a warp moves at a time: a wavefront of shared memory, four sectors of a line.
-_PASS = 128
 #: Leading dimension of the matrices in global memory, in elements. Which sectors a warp touches depends on where a
 #: row begins in a sector only, and rows of whole tiles begin alike whatever the dimension.
 _LEADING = 8192
@@ -184,7 +182,7 @@ class _Block:
         return Load(global_load_requests=requests, global_load_sectors=sectors)
 
     def _passes(self, starts: Array, span: int) -> int:
-        per_pass = _PASS // span
+        per_pass = WAVEFRONT // span
         return self._meter.wavefronts(starts.reshape(-1, per_pass), span)[0] if starts.size % per_pass == 0 else 0
 
     def _requests(self, starts: Array, lines: int, span: int) -> tuple[int, int]:

@@ -18,9 +18,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+#: Bytes of the unit of global traffic.
 SECTOR = 32
 _BANKS = 32
 _WORD = 4
+#: Bytes that all banks pass in one wavefront.
+WAVEFRONT = _BANKS * _WORD
 #: Stands for a lane that takes no part.
 ABSENT = -1
 #: Patterns of addresses that are remembered; loops repeat the same few.

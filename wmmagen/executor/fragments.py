@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen.executor import matrix
+from wmmagen.executor.counts import WAVEFRONT
 from wmmagen.executor.machine import Machine
 from wmmagen.executor.matrix import Fragment, Move, Values
 from wmmagen.executor.memory import WARP, Space, Who
@@ -19,8 +20,6 @@ from wmmagen.executor.steps import Step, by_window, either
 
 #: Alignment that the C++ guide asks of a fragment's pointer, and unit of its leading dimension; in bytes.
 _POINTER_ALIGNMENT, _LDM_UNIT = 32, 16
-#: What shared memory moves at once; in bytes.
-_WAVEFRONT = 128
 #: Rules of the alignment rulebooks, by state space and letter of the operand.
 _POINTER_RULES = {("shared", "a"): "P301", ("shared", "b"): "P302", ("global", "a"): "P303", ("global", "b"): "P304",
                   ("global", "c"): "P305", ("global", "d"): "P305"}  # fmt: skip
@@ -219,8 +218,8 @@ class Mover:
         if space.name == "global":
             pieces = starts[:, :, None] + np.arange(0, span, _LDM_UNIT)
             machine.count_access(space, pieces.reshape(-1, lines * pieces.shape[2]), _LDM_UNIT, stores=stores)
-        elif starts.size % (_WAVEFRONT // span) == 0:
-            machine.count_access(space, starts.reshape(-1, _WAVEFRONT // span), span, stores=stores)
+        elif starts.size % (WAVEFRONT // span) == 0:
+            machine.count_access(space, starts.reshape(-1, WAVEFRONT // span), span, stores=stores)
 
     def _request(self) -> tuple[int, int]:
         """The lines of a tile that one instruction of a warp moves, and how many bytes of each.
