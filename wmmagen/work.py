@@ -104,7 +104,10 @@ class _Block:
         self._meter = Meter()
 
     def __getattr__(self, name: str) -> Any:
-        return self._known[name]
+        try:
+            return self._known[name]
+        except KeyError:
+            raise AttributeError(f"{name} is no derived number") from None
 
     def work(self) -> Work:
         """Once, and for each slice."""
