@@ -108,7 +108,7 @@ def predicted(config: KernelConfig, arch: Arch) -> Footprint:
     registers of those that were free of limits were within 10 of this (standard deviation).
     """
     known = derive.values(config)
-    tiles = config.frags.m * config.inst.m * config.inst.k + config.frags.n * config.inst.n * config.inst.k
+    tiles = (known["WARP_M"] + known["WARP_N"]) * config.inst.k
     operands = tiles * known["A_BITS"] // (32 * WARP_SIZE)
     staged = config.feed is Feed.SHARED
     copies = (known["A_COPIES"] + known["B_COPIES"]) if staged else config.frags.m + config.frags.n
@@ -295,7 +295,7 @@ class _Launch:
         """Machine instructions of a block's warps in a slice."""
         c, known, one = self._config, self._known, self._work.slice
         products = one.multiply_adds / (_TURING_PRODUCTS if self._sm < 80 else _PRODUCTS)
-        tiles = (c.frags.m * c.inst.m + c.frags.n * c.inst.n) * c.inst.k * known["A_BITS"] // 8
+        tiles = (known["WARP_M"] + known["WARP_N"]) * c.inst.k * known["A_BITS"] // 8
         loads = max(tiles // _LDSM_BYTES, 1) * c.k_steps * self._warps
         copies = 0
         if c.feed is Feed.SHARED:

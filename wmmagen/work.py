@@ -99,8 +99,6 @@ class _Block:
 
     def __init__(self, config: KernelConfig) -> None:
         self._known = derive.values(config)
-        self._scaled = config.operation.scaled
-        self._double = config.residency.value == "global"
         self._meter = Meter()
 
     def __getattr__(self, name: str) -> Any:
@@ -123,7 +121,7 @@ class _Block:
             each += self._copies("A") + self._copies("B") + self._barriers()
             once += self._prologue()
         each += self._fragments() * self.K_STEPS
-        if self._double:
+        if self._known["residency_global"]:
             # Sums are parked after every slice but the last, and come back before every slice but the first.
             there_and_back = self._sums(stores=True) + self._sums(stores=False)
             each, once = each + there_and_back, once - there_and_back
@@ -212,7 +210,7 @@ class _Block:
     def _stored(self) -> Load:
         """The epilogue."""
         if not self._known["store_staged"]:
-            return self._sums(stores=True) + (self._sums(stores=False) if self._scaled else Load())
+            return self._sums(stores=True) + (self._sums(stores=False) if self._known["epilogue_linear"] else Load())
         rows: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M
         barrier = Load(block_barriers=1) if self._known["feed_shared"] else Load()
         return self._row_of_tiles() * rows + barrier
@@ -237,7 +235,7 @@ class _Block:
             global_store_sectors=sectors,
         )
         c = Load(global_load_requests=self.D_STORES, global_load_sectors=sectors)
-        return out + c if self._scaled else out
+        return out + c if self._known["epilogue_linear"] else out
 
 
 def _by_warp(addresses: Array) -> Array:
