@@ -129,8 +129,13 @@ def choose(records: Sequence[Record]) -> Choice | None:
         best,
         ranked[1],
         margin=second.median_us / first.median_us - 1,
-        tie=second.interval_us[0] <= first.interval_us[1],
+        tie=tied(first, second),
     )
+
+
+def tied(first: Timing, second: Timing) -> bool:
+    """Whether the intervals of the fastest and the next one overlap."""
+    return second.interval_us[0] <= first.interval_us[1]
 
 
 def _timing(record: Record) -> Timing:

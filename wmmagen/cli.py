@@ -516,7 +516,7 @@ def show_estimate(
         made = estimate.estimate(kernel, machine, model, asked, footprint=footprint, counted=work)
         rows.append((config.name(kernel), made))
     rows.sort(key=lambda row: (row[1].us, row[0]))
-    other = chips.stand_in(target.sm) if chip is None and model.sm != target.sm else None
+    other = model if chip is None and model.sm != target.sm else None
     document = {
         "arch": target.name,
         "chip": model.name,
@@ -691,14 +691,12 @@ def sweep(
     job.check_name(request)
     with pick.pick(backend, target) as place:
         (_aside if as_json else _say)(pick.sweeping(place))
-        other = None if place.ranks else chips.stand_in(target.sm)
-        if other is not None:
-            (_aside if as_json else _say)(_stands_in(other, target))
+        if place.stand_in is not None:
+            (_aside if as_json else _say)(_stands_in(place.stand_in, target))
         _aside(f"study {request.study_name}, problem {request.problem}")
         with show.LiveLine(request.problem, None if request.counted else request.budget_s) as live:
             result = job.sweep(request, place, live)
-    document = result.as_json() | {"stand_in": other.name if other is not None else None}
-    _answer(document, show.sweep_result(result, _again()), as_json)
+    _answer(result.as_json(), show.sweep_result(result, _again()), as_json)
     return result.exit_status
 
 

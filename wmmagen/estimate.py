@@ -108,7 +108,7 @@ def predicted(config: KernelConfig, arch: Arch) -> Footprint:
     registers of those that were free of limits were within 10 of this (standard deviation).
     """
     known = derive.values(config)
-    tiles = config.frags.m * config.inst.m * config.inst.k + config.frags.n * config.inst.n * config.inst.k
+    tiles = (known["WARP_M"] + known["WARP_N"]) * config.inst.k
     operands = tiles * known["A_BITS"] // (32 * WARP_SIZE)
     staged = config.feed is Feed.SHARED
     copies = (known["A_COPIES"] + known["B_COPIES"]) if staged else config.frags.m + config.frags.n
@@ -136,7 +136,6 @@ class Estimate:
         fill_us: of beginning and ending blocks, in which no slice is multiplied.
         launch_us: between launches.
         waves: of blocks; a whole number where the last one is full.
-        quantization: the whole waves that run, for each wave of work; 1 where the last one is full.
         footprint: of a block.
         chip: its name.
         tflops: 10^12 operations per second that ``us`` would be.
@@ -148,10 +147,14 @@ class Estimate:
     fill_us: float
     launch_us: float
     waves: float
-    quantization: float
     footprint: Footprint
     chip: str
     tflops: float
+
+    @property
+    def quantization(self) -> float:
+        """The whole waves that run, for each wave of work; 1 where the last one is full."""
+        return math.ceil(self.waves) / self.waves if self.waves else 1.0
 
     def as_json(self) -> dict[str, Any]:
         """An element of ``rows`` of ``estimate --json``, without the name."""
@@ -239,7 +242,6 @@ class _Launch:
             fill_us=fill / clock,
             launch_us=LAUNCH_US,
             waves=waves,
-            quantization=math.ceil(waves) / waves if waves else 1.0,
             footprint=self._footprint,
             chip=self._chip.name,
             tflops=2.0 * p.m * p.n * p.k / us / 1e6,
@@ -293,7 +295,7 @@ class _Launch:
         """Machine instructions of a block's warps in a slice."""
         c, known, one = self._config, self._known, self._work.slice
         products = one.multiply_adds / (_TURING_PRODUCTS if self._sm < 80 else _PRODUCTS)
-        tiles = (c.frags.m * c.inst.m + c.frags.n * c.inst.n) * c.inst.k * known["A_BITS"] // 8
+        tiles = (known["WARP_M"] + known["WARP_N"]) * c.inst.k * known["A_BITS"] // 8
         loads = max(tiles // _LDSM_BYTES, 1) * c.k_steps * self._warps
         copies = 0
         if c.feed is Feed.SHARED:

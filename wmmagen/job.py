@@ -149,7 +149,7 @@ class Result:
 
     def as_json(self) -> dict[str, object]:
         """The document of ``sweep --json``."""
-        best = self.choice.best if self.choice else None
+        best, other = self.choice.best if self.choice else None, self.place.stand_in
         return {
             "study": self.request.study_name,
             "arch": self.place.arch.name,
@@ -170,6 +170,7 @@ class Result:
             "trials": len(self.records),
             "new": self.new,
             "seconds": round(self.seconds, 3),
+            "stand_in": other.name if other is not None else None,
         }
 
 
@@ -374,7 +375,9 @@ def best_of(study: str) -> tuple[KernelConfig, Arch, Evidence]:
         fix = "sweep first"
         if leading:
             command = f"wmmagen emit {leading[0].name} --arch {arch} --to DIR"
-            fix = f"`{command}` emits its leading candidate, which nobody has verified"
+            right = leading[0].outcome is Outcome.OK and _of_today(leading[:1], arch)
+            what = "is verified, but ranks by no time or estimate" if right else "nobody has verified"
+            fix = f"`{command}` emits its leading candidate, which {what}"
         raise StudyError(
             f"study {found.name} holds no candidate verified and timed on its own architecture, or estimated",
             fix,

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from wmmagen import mend
+from wmmagen.choose import tied
 from wmmagen.config import OPERATION_KEYS, Problem, name, spell
 from wmmagen.doctor import Finding
 from wmmagen.inspection import Figure, Inspection, differing, plain, remarks
@@ -316,8 +317,8 @@ def _told(table: Table, fastest: tuple[int, int]) -> list[str]:
         return []
     one, other = (table.rows[number - 1].timing for number in fastest)
     assert one is not None and other is not None, "what is fastest was timed"
-    tie = other.interval_us[0] <= one.interval_us[1]
-    return [f"* is the fastest{f', in a tie with [{second}]: their intervals overlap' if tie else ''}."]
+    tie = f", in a tie with [{second}]: their intervals overlap" if tied(one, other) else ""
+    return [f"* is the fastest{tie}."]
 
 
 def _baseline(one: Baseline) -> str:
@@ -574,10 +575,9 @@ def _timed(place: int, record: Record, problem: Problem) -> str:
     timing = record.timing
     assert timing is not None
     low, high = timing.interval_us
-    flags = f"  [{', '.join(timing.flags)}]" if timing.flags else ""
     return (
         f"{place:>3}. {timing.median_us:>10.2f} us [{low:.2f}, {high:.2f}]  "
-        f"{tflops(problem, timing.median_us):>7.1f} TFLOP/s  {record.name}{flags}"
+        f"{tflops(problem, timing.median_us):>7.1f} TFLOP/s  {record.name}{_flagged(timing.flags)}"
     )
 
 

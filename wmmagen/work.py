@@ -16,14 +16,12 @@ import numpy.typing as npt
 from wmmagen import derive
 from wmmagen.arch import WARP_SIZE
 from wmmagen.config import KernelConfig
-from wmmagen.executor.counts import Counts, Meter
+from wmmagen.executor.counts import WAVEFRONT, Counts, Meter
 
 Array = npt.NDArray[Any]
 
 #: Bytes of one access of a lane, at most.
 _WIDEST = 16
-#: Bytes that an access of a warp moves at a time: a wavefront of shared memory, four sectors of a line.
-_PASS = 128
 #: Leading dimension of the matrices in global memory, in elements. Which sectors a warp touches depends on where a
 #: row begins in a sector only, and rows of whole tiles begin alike whatever the dimension.
 _LEADING = 8192
@@ -101,12 +99,13 @@ class _Block:
 
     def __init__(self, config: KernelConfig) -> None:
         self._known = derive.values(config)
-        self._scaled = config.operation.scaled
-        self._double = config.residency.value == "global"
         self._meter = Meter()
 
     def __getattr__(self, name: str) -> Any:
-        return self._known[name]
+        try:
+            return self._known[name]
+        except KeyError:
+            raise AttributeError(f"{name} is no derived number") from None
 
     def work(self) -> Work:
         """Once, and for each slice."""
@@ -122,7 +121,7 @@ class _Block:
             each += self._copies("A") + self._copies("B") + self._barriers()
             once += self._prologue()
         each += self._fragments() * self.K_STEPS
-        if self._double:
+        if self._known["residency_global"]:
             # Sums are parked after every slice but the last, and come back before every slice but the first.
             there_and_back = self._sums(stores=True) + self._sums(stores=False)
             each, once = each + there_and_back, once - there_and_back
@@ -184,7 +183,7 @@ class _Block:
         return Load(global_load_requests=requests, global_load_sectors=sectors)
 
     def _passes(self, starts: Array, span: int) -> int:
-        per_pass = _PASS // span
+        per_pass = WAVEFRONT // span
         return self._meter.wavefronts(starts.reshape(-1, per_pass), span)[0] if starts.size % per_pass == 0 else 0
 
     def _requests(self, starts: Array, lines: int, span: int) -> tuple[int, int]:
@@ -211,7 +210,7 @@ class _Block:
     def _stored(self) -> Load:
         """The epilogue."""
         if not self._known["store_staged"]:
-            return self._sums(stores=True) + (self._sums(stores=False) if self._scaled else Load())
+            return self._sums(stores=True) + (self._sums(stores=False) if self._known["epilogue_linear"] else Load())
         rows: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M
         barrier = Load(block_barriers=1) if self._known["feed_shared"] else Load()
         return self._row_of_tiles() * rows + barrier
@@ -236,7 +235,7 @@ class _Block:
             global_store_sectors=sectors,
         )
         c = Load(global_load_requests=self.D_STORES, global_load_sectors=sectors)
-        return out + c if self._scaled else out
+        return out + c if self._known["epilogue_linear"] else out
 
 
 def _by_warp(addresses: Array) -> Array:

@@ -103,8 +103,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "executor.fragments": (
         (
-            "executor.machine", "executor.matrix", "executor.memory", "executor.numbers", "executor.ptx",
-            "executor.steps",
+            "executor.counts", "executor.machine", "executor.matrix", "executor.memory", "executor.numbers",
+            "executor.ptx", "executor.steps",
         ),
         (),
     ),
@@ -160,7 +160,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "records": (("timing",), ()),
     "work": (("executor.counts", "derive", "config", "arch"), ()),
-    "estimate": (("work", "chips", "records", "derive", "config", "arch", "errors"), ()),
+    "estimate": (("work", "executor.counts", "chips", "records", "derive", "config", "arch", "errors"), ()),
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
@@ -202,7 +202,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "profile": (("trial", "work", "layout", "derive", "executor", "backends.cpu", "nvrtc", "config"), ()),
     "inspection": (
-        ("profile", "trial", "lint", "rules", "derive", "executor", "config", "arch", "errors"),
+        ("profile", "trial", "lint", "rules", "derive", "executor.counts", "config", "arch", "errors"),
         (),
     ),
     "loops": (("backends", "coverage", "layout", "render", "instructions", "timing", "arch"), ()),
@@ -224,8 +224,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "show": (
         (
-            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "records",
-            "rules", "mend", "space", "doctor", "timing", "config",
+            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
+            "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
         ("rich",),
     ),

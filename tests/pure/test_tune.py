@@ -28,6 +28,7 @@ from wmmagen.config import KernelConfig, Operation, Problem, name, parse, read_p
 from wmmagen.defaults import operation_of
 from wmmagen.errors import LaunchFault, MissingPiece, OutOfTime, RequestError, StudyError
 from wmmagen.records import Estimated, Outcome, Record
+from wmmagen.render import render
 from wmmagen.space import Space, point_of
 from wmmagen.timing import Timing
 from wmmagen.tune import Ahead, Progress, Proposer, Study, find_study, open_study, sweep
@@ -230,6 +231,18 @@ def test_names_of_another_version_leave_no_winner_and_no_suggestion(tmp_path: Pa
         with pytest.raises(StudyError, match=words) as refused:
             job.best_of(str(tmp_path / "s.db"))
         assert old.name not in refused.value.fix
+
+
+def test_a_study_without_a_winner_says_of_its_leading_candidate_what_is_known(tmp_path: Path, study: Study) -> None:
+    one = next(few().configs())
+    right = replace(guessed(one), estimate=None)
+    today = render(one, ARCHS[80]).fingerprint
+    # What was proved of another text says nothing of the file that is emitted today.
+    for fingerprint, words in (("0123456789abcdef", "nobody has verified"), (today, "is verified, but ranks by no")):
+        study.add(replace(right, fingerprint=fingerprint))
+        with pytest.raises(StudyError) as refused:
+            job.best_of(str(tmp_path / "s.db"))
+        assert right.name in refused.value.fix and words in refused.value.fix
 
 
 def test_studies_of_different_operations_have_different_names() -> None:

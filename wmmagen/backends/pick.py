@@ -75,6 +75,11 @@ class Place:
         return self.backend is not None and self.backend.clocked and not self.foreign
 
     @property
+    def stand_in(self) -> Chip | None:
+        """The chip of another architecture whose estimates rank here; None where times do, or the table has a chip."""
+        return None if self.ranks else chips.stand_in(self.arch.sm)
+
+    @property
     def foreign(self) -> bool:
         """Whether kernels are assembled again for a card of another architecture: verdicts hold, times do not rank."""
         return self.backend is not None and self.backend.foreign(self.arch)
