@@ -225,6 +225,14 @@ class KernelConfig:
     raster: Raster
     split_k: int
 
+    @property
+    def crosses_slices(self) -> bool:
+        """Whether the first fragments of a slice are loaded while the last step of the one before is multiplied.
+
+        That takes a second set of fragments, and a second stage, which holds the next slice meanwhile.
+        """
+        return self.feed is Feed.SHARED and self.fragment_buffers == 2 and self.stages > 1
+
     def __str__(self) -> str:
         return name(self)
 

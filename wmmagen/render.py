@@ -327,7 +327,7 @@ def _pipeline(config: KernelConfig) -> str:
     """The part that brings operands to the fragments: one file for each way of doing it."""
     if config.feed is Feed.GLOBAL:
         return "global"
-    ahead = "_ahead" if config.fragment_buffers == 2 else ""
+    ahead = "_ahead" if config.crosses_slices else ""
     if config.copy is Copy.CPASYNC:
         return f"cpasync{ahead}"
     return "single" if config.stages == 1 else f"prefetch{ahead}"

@@ -103,6 +103,7 @@ class _Block:
         self._known = derive.values(config)
         self._scaled = config.operation.scaled
         self._double = config.residency.value == "global"
+        self._ahead = config.crosses_slices
         self._meter = Meter()
 
     def __getattr__(self, name: str) -> Any:
@@ -139,9 +140,8 @@ class _Block:
 
         Every slice then loads the first step of the next one, and the last slice its own again: one step too many.
         """
-        ahead = self.FRAGMENT_BUFFERS == 2 and self.STAGES > 1
-        barrier = Load(block_barriers=1) if ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
-        return barrier + self._fragments() if ahead else barrier
+        barrier = Load(block_barriers=1) if self._ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
+        return barrier + self._fragments() if self._ahead else barrier
 
     def _barriers(self) -> Load:
         single = self._known["copy_ld"] and self.STAGES == 1
