@@ -153,9 +153,9 @@ class _Block:
         vectors, count = self._known[f"{operand}_ROW_VECTORS"], self._known[f"{operand}_COPIES"]
         copy = np.arange(count * self.THREADS)
         row, col = copy // vectors, copy % vectors * align
-        nbytes = align * element
         _, sectors = self._meter.sectors(_by_warp((row * _LEADING + col) * element))
-        wavefronts, _ = self._meter.wavefronts(_by_warp(self._place(operand, row, col) * element), nbytes)
+        staged = _by_warp(self._place(operand, row, col) * element)
+        wavefronts, _ = self._meter.wavefronts(staged, self._known[f"{operand}_COPY_BYTES"])
         requests = len(copy) // WARP_SIZE
         return Load(shared_store_wavefronts=wavefronts, global_load_requests=requests, global_load_sectors=sectors)
 
