@@ -28,6 +28,8 @@ MAX_FRAGS = 16
 MAX_PAD = 1024
 MAX_MIN_BLOCKS = 32
 MAX_RASTER_WIDTH = 64
+MAX_INST = 1024
+MAX_SPLIT_K = 65_535
 #: The widest access of one thread to memory.
 WIDEST_BITS = 128
 #: Sizes and leading dimensions are C ``int`` in the generated launchers.
@@ -225,6 +227,14 @@ class KernelConfig:
     raster: Raster
     split_k: int
 
+    @property
+    def crosses_slices(self) -> bool:
+        """Whether the first fragments of a slice are loaded while the last step of the one before is multiplied.
+
+        That takes a second set of fragments, and a second stage, which holds the next slice meanwhile.
+        """
+        return self.feed is Feed.SHARED and self.fragment_buffers == 2 and self.stages > 1
+
     def __str__(self) -> str:
         return name(self)
 
@@ -371,7 +381,7 @@ def _read_raster(key: str, text: str) -> Raster:
 
 
 def _read_shape(key: str, text: str) -> Shape:
-    m, n, k = _read_extents(3, 1024)(key, text)
+    m, n, k = _read_extents(3, MAX_INST)(key, text)
     return Shape(m, n, k)
 
 
@@ -417,7 +427,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "store": _enum_reader(Store),
     "min_blocks": _read_int(1, MAX_MIN_BLOCKS),
     "raster": _read_raster,
-    "split_k": _read_int(1, 65_535),
+    "split_k": _read_int(1, MAX_SPLIT_K),
 }
 
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))

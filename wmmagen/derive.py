@@ -158,7 +158,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
 )
 CONSTANTS: tuple[Constant, ...] = tuple(constant for group in GROUPS for constant in group)
 
-#: Numbers that rules and reports use and no generated file needs.
+#: Numbers that rules, reports and the choice of a text use, and that no generated file needs by name.
 COSTS: tuple[Constant, ...] = (
     _given("A_FRAGMENT_BITS", "bits of A's fragment in one thread"),
     _given("B_FRAGMENT_BITS", "bits of B's fragment in one thread"),
@@ -168,6 +168,8 @@ COSTS: tuple[Constant, ...] = (
         f"WARP_M * WARP_N * ACC_BITS // {32 * WARP_SIZE}",
         "registers of each thread that hold partial sums",
     ),
+    _derived("A_COPY_BYTES", "ALIGN_A * A_BITS // 8", "one copy of A"),
+    _derived("B_COPY_BYTES", "ALIGN_B * A_BITS // 8", "and of B"),
 )
 
 #: What follows from the configuration alone, in an order in which each stands below what it uses.

@@ -16,9 +16,11 @@ from wmmagen.config import (
     LINEAR,
     MAX_COUNT,
     MAX_FRAGS,
+    MAX_INST,
     MAX_MIN_BLOCKS,
     MAX_PAD,
     MAX_RASTER_WIDTH,
+    MAX_SPLIT_K,
     WIDEST_BITS,
     Arrange,
     Copy,
@@ -107,7 +109,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         "elements that calls align A to, right after the residue",
     ),
     ("`x`*n*`x`*n*, or nothing", ("align_b", "align_d"), "the same", "B, and C and D, only where one is not A's"),
-    ("`__i`*m*`x`*n*`x`*k*", ("inst",), "1 to 1024 each", "the instruction's shape"),
+    ("`__i`*m*`x`*n*`x`*k*", ("inst",), f"1 to {MAX_INST} each", "the instruction's shape"),
     ("`_w`*m*`x`*n*", ("warps",), f"{_COUNT} each", "warps of a block, down and across"),
     ("`_f`*m*`x`*n*", ("frags",), f"1 to {MAX_FRAGS} each", "accumulator fragments of a warp, down and across"),
     ("`_k`*n*", ("k_steps",), _COUNT, "instructions along K in one slice"),
@@ -127,7 +129,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         _words(str(raster) for raster in (LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 8))),
         f"the order of blocks over D; block rows in a group, block columns in a panel: 2 up to {MAX_RASTER_WIDTH}",
     ),
-    ("`_sk`*n*", ("split_k",), "1 to 65535", "blocks that share one tile of D along K"),
+    ("`_sk`*n*", ("split_k",), f"1 to {MAX_SPLIT_K}", "blocks that share one tile of D along K"),
 )
 
 _EXAMPLE = (

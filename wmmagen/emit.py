@@ -51,7 +51,7 @@ def check_symbol(symbol: str, text: str) -> str:
         ConfigError: it cannot.
     """
     taken = symbol in _RESERVED or symbol.startswith(_TAKEN) or _VECTOR_TYPE.fullmatch(symbol)
-    own = {symbol, f"WMMAGEN_{symbol}_H", *(symbol + ending for ending in _ENDINGS)}
+    own = {symbol, render.include_guard(symbol), *(symbol + ending for ending in _ENDINGS)}
     declared = own & set(_WORD.findall(_PROSE.sub("", text)))
     if not _IDENTIFIER.fullmatch(symbol) or taken or declared or symbol.endswith(_ENDINGS):
         raise ConfigError(

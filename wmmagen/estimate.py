@@ -332,7 +332,7 @@ class _Launch:
         waits until the first of its warps has its fragments: while half of as many warps as there are schedulers load.
         """
         c = self._config
-        if c.fragment_buffers == 2 and c.feed is Feed.SHARED and c.stages > 1:
+        if c.crosses_slices:
             return 0.0
         one = self._work.slice.shared_load_wavefronts / (self._warps * c.k_steps)
         loaded = SHARED_LATENCY + one * min(self._warps, SCHEDULERS) / 2 if c.feed is Feed.SHARED else L2_LATENCY

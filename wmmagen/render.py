@@ -141,8 +141,13 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     return _fill(
         "gemm_wmma.h.jinja",
         {**_words(config), **_statuses(), "arch": arch.name, "symbol": symbol, "demands": demands},
-        guard=f"WMMAGEN_{symbol}_H",
+        guard=include_guard(symbol),
     )
+
+
+def include_guard(symbol: str) -> str:
+    """The macro of the header of the launcher ``symbol``."""
+    return f"WMMAGEN_{symbol}_H"
 
 
 def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
@@ -175,12 +180,12 @@ def render_loop(
         kernel: the kernel's symbol.
         a, acc: element types of operands and of sums; None where nothing is multiplied.
         constants: by name, value and meaning.
-        structure: what else the template asks.
+        structure: what else the template asks of ``v``.
     """
     headers = sorted({t.header for t in (a, acc) if t is not None and t.header} | {"mma.h"})
     declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
     v = {name: value for name, (value, _) in constants.items()} | dict(structure)
-    context = {"kernel": kernel, "a": a, "acc": acc, "headers": headers, "v": v, **structure}
+    context = {"kernel": kernel, "a": a, "acc": acc, "headers": headers, "v": v}
     return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
 
 
@@ -249,7 +254,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "factor": _FACTOR,
         "vector_a": _vector(known, "A"),
         "vector_b": _vector(known, "B"),
-        "copy_bytes": sorted({_copy_bytes(known, "A"), _copy_bytes(known, "B")}, reverse=True),
+        "copy_bytes": sorted({known["A_COPY_BYTES"], known["B_COPY_BYTES"]}, reverse=True),
         "call_checks": checks[False],
         "address_checks": checks[True],
         "blocks": blocks.cpp(),
@@ -258,11 +263,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
 
 def _vector(known: Mapping[str, Any], operand: str) -> str:
     # A width that no copy has breaks a rule whose assertion stands in the text; any type serves beside it.
-    return _VECTOR_TYPES.get(_copy_bytes(known, operand), _VECTOR_TYPES[16])
-
-
-def _copy_bytes(known: Mapping[str, Any], operand: str) -> int:
-    return int(known[f"ALIGN_{operand}"] * known["A_BITS"] // 8)
+    return _VECTOR_TYPES.get(known[f"{operand}_COPY_BYTES"], _VECTOR_TYPES[16])
 
 
 def _call_rules(known: Mapping[str, Any], *, strict_isa: bool) -> list[tuple[Rule, Expr]]:
@@ -327,7 +328,7 @@ def _pipeline(config: KernelConfig) -> str:
     """The part that brings operands to the fragments: one file for each way of doing it."""
     if config.feed is Feed.GLOBAL:
         return "global"
-    ahead = "_ahead" if config.fragment_buffers == 2 else ""
+    ahead = "_ahead" if config.crosses_slices else ""
     if config.copy is Copy.CPASYNC:
         return f"cpasync{ahead}"
     return "single" if config.stages == 1 else f"prefetch{ahead}"

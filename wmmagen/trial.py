@@ -238,12 +238,12 @@ def _units(config: KernelConfig) -> Units:
 
 def pointer_shifts(config: KernelConfig) -> Shifts:
     """Pointers that are aligned as ``config`` demands, and no further."""
-    o = config.operation
+    known = derive.values(config)
     copied, staged = config.feed is Feed.SHARED, config.store is Store.STAGED
     return Shifts(
-        o.align_a * o.a.bits // 8 if copied else _FRAGMENT_BYTES,
-        o.align_b * o.a.bits // 8 if copied else _FRAGMENT_BYTES,
-        o.align_d * o.d.bits // 8 if staged else _FRAGMENT_BYTES,
+        known["A_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
+        known["B_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
+        known["OUTPUT_BYTES"] if staged else _FRAGMENT_BYTES,
     )
 
 

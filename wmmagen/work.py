@@ -99,6 +99,7 @@ class _Block:
 
     def __init__(self, config: KernelConfig) -> None:
         self._known = derive.values(config)
+        self._ahead = config.crosses_slices
         self._meter = Meter()
 
     def __getattr__(self, name: str) -> Any:
@@ -138,9 +139,8 @@ class _Block:
 
         Every slice then loads the first step of the next one, and the last slice its own again: one step too many.
         """
-        ahead = self.FRAGMENT_BUFFERS == 2 and self.STAGES > 1
-        barrier = Load(block_barriers=1) if ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
-        return barrier + self._fragments() if ahead else barrier
+        barrier = Load(block_barriers=1) if self._ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
+        return barrier + self._fragments() if self._ahead else barrier
 
     def _barriers(self) -> Load:
         single = self._known["copy_ld"] and self.STAGES == 1
@@ -152,9 +152,9 @@ class _Block:
         vectors, count = self._known[f"{operand}_ROW_VECTORS"], self._known[f"{operand}_COPIES"]
         copy = np.arange(count * self.THREADS)
         row, col = copy // vectors, copy % vectors * align
-        nbytes = align * element
         _, sectors = self._meter.sectors(_by_warp((row * _LEADING + col) * element))
-        wavefronts, _ = self._meter.wavefronts(_by_warp(self._place(operand, row, col) * element), nbytes)
+        staged = _by_warp(self._place(operand, row, col) * element)
+        wavefronts, _ = self._meter.wavefronts(staged, self._known[f"{operand}_COPY_BYTES"])
         requests = len(copy) // WARP_SIZE
         return Load(shared_store_wavefronts=wavefronts, global_load_requests=requests, global_load_sectors=sectors)
 

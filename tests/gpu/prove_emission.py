@@ -26,6 +26,7 @@ from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Problem, name
 from wmmagen.errors import RequestError, WmmagenError
+from wmmagen.rules import Status
 from wmmagen.timing import TimingProtocol
 
 LEAST_SHARED = 64 * 1024
@@ -33,7 +34,6 @@ SIZE = 2048
 WITHIN = 0.02
 ROUNDS = 7
 WARM_S = 1
-NO_CODE = "the device runs no code of this build"
 
 
 class Proof:
@@ -82,7 +82,7 @@ class Proof:
         kernel, _, selftest, _ = self.files
         self.say("nvcc", "-gencode", code, "-o", "other", kernel, selftest)
         said = self.say("./other", status=3)
-        return NO_CODE in said, f"built for sm_{other} alone, it says `{said}`"
+        return Status.CODE.says in said, f"built for sm_{other} alone, it says `{said}`"
 
     def build_measurements(self) -> tuple[bool, str]:
         known, d = derive.values(self.config), self.config.operation.d.storage

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.gpu.proof import ended
@@ -23,38 +22,22 @@ from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Operation, read_size
 from wmmagen.dtypes import F16, F32
 from wmmagen.foundry import Compiler
+from wmmagen.mistakes import Edit
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome, Record, to_text
 from wmmagen.render import Source, render
 from wmmagen.trial import tflops
 
-
-def out_of_bounds(text: str) -> str:
-    """Store a terabyte behind D."""
-    return _replaced(text, "d_tile = D + ", "d_tile = D + (1LL << 40) + ")
-
-
-def endless(text: str) -> str:
-    """Never leave the first phase."""
-    return _replaced(text, "  const int warp = ", "  while (clock64() != 0) {\n  }\n  const int warp = ")
-
-
-def last_slice_dropped(text: str) -> str:
-    """Sum one slice of K too few."""
-    return _replaced(text, "const int slices = K / BLOCK_K;", "const int slices = K / BLOCK_K - 1;")
-
-
-def _replaced(text: str, old: str, new: str) -> str:
-    if text.count(old) != 1:
-        raise ValueError(f"{old!r} stands {text.count(old)} times in the source")
-    return text.replace(old, new)
-
+#: Store a terabyte behind D; never leave the first phase; sum one slice of K too few.
+OUT_OF_BOUNDS = Edit("d_tile = D + ", "d_tile = D + (1LL << 40) + ")
+ENDLESS = Edit("  const int warp = ", "  while (clock64() != 0) {\n  }\n  const int warp = ")
+LAST_SLICE_DROPPED = Edit("const int slices = K / BLOCK_K;", "const int slices = K / BLOCK_K - 1;")
 
 #: Which candidate, counted from 1, is sabotaged how, and what its record has to say.
-SABOTAGE: dict[int, tuple[Callable[[str], str], Outcome]] = {
-    3: (out_of_bounds, Outcome.CRASH),
-    7: (endless, Outcome.TIMEOUT),
-    12: (last_slice_dropped, Outcome.WRONG),
+SABOTAGE: dict[int, tuple[Edit, Outcome]] = {
+    3: (OUT_OF_BOUNDS, Outcome.CRASH),
+    7: (ENDLESS, Outcome.TIMEOUT),
+    12: (LAST_SLICE_DROPPED, Outcome.WRONG),
 }
 
 
@@ -72,7 +55,7 @@ class Saboteur:
         text = source.text
         if self.built in SABOTAGE:
             change, outcome = SABOTAGE[self.built]
-            text = change(text)
+            text = change.applied(text)
             self.victims[str(config)] = outcome
         return source, compiler(text, source.kernel, arch)
 
