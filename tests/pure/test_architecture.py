@@ -72,12 +72,12 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "executor.control": (("executor.ptx", "errors"), ()),
     "executor.findings": ((), ()),
     "executor.counts": ((), ()),
-    "executor.handed": ((), ()),
-    "executor.clocks": (("errors",), ()),
-    "executor.strong": (("executor.clocks",), ()),
-    "executor.memory": (("executor.clocks", "executor.handed", "executor.strong"), ()),
+    "executor.handed": (("arch",), ()),
+    "executor.clocks": (("arch", "errors"), ()),
+    "executor.strong": (("executor.clocks", "arch"), ()),
+    "executor.memory": (("executor.clocks", "executor.handed", "executor.strong", "arch"), ()),
     "executor.alu": (("executor.numbers", "executor.ptx"), ()),
-    "executor.matrix": (("executor.numbers", "executor.alu", "instructions", "dtypes"), ()),
+    "executor.matrix": (("executor.numbers", "executor.alu", "instructions", "dtypes", "arch"), ()),
     "executor.objects": (("executor.handed", "executor.ptx"), ()),
     "executor.machine": (
         (
