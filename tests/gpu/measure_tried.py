@@ -52,7 +52,7 @@ SLACK_S = 60.0
 NUMBERS: Mapping[str, int | str] = {
     "WARPS_M": 4, "WARPS_N": 2, "FRAGS_M": 4, "FRAGS_N": 4, "STEPS": 4, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1,
     "PANEL": 8, "MIN_BLOCKS": 1, "FIRST": 3, "SETS": 2, "MBARRIERS": 0, "BARRIER": 1, "COPIES": 1, "STORE": 1,
-    "SUM": "float", "RELEASE": '""', "ACQUIRE": '""',
+    "READ": 16, "SUM": "float", "RELEASE": '""', "ACQUIRE": '""',
 }  # fmt: skip
 
 WIDE = "warps=4x2,frags=4x4,k_steps=4,stages=3,raster=panels8"
@@ -146,6 +146,7 @@ ROWS = (
     _copies("160x256, one set of fragments", WARPS_M=2, WARPS_N=4, FRAGS_M=5, SETS=1),
     Row("160x256, the tool's own kernel", own=WIDER),
     _copies("bound: no block barrier", bound=True, BARRIER=0),
+    _copies("bound: copies that read nothing", bound=True, READ=0),
     _copies("bound: no copies in the loop", bound=True, COPIES=0),
     _copies("bound: no store", bound=True, STORE=0),
     _copies("bound: no copies, no store", bound=True, COPIES=0, STORE=0),

@@ -86,7 +86,10 @@ __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes) {
 }
 
 __device__ __forceinline__ void copy_16_bytes(unsigned to, const __half* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  if (READ == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(READ) : "memory");
 }
 
 __device__ __forceinline__ void close_group() {

@@ -9,6 +9,7 @@
 //
 //   BARRIER    the block barrier of a slice
 //   COPIES     those of the loop; all stages are filled before it, so that operands stay what they were
+//   READ       bytes that a copy of 16 reads; with 0 it fills with zeros, and the L2 has nothing to do
 //   STORE      of D, but for a condition that never holds and keeps the products alive
 
 constexpr int A_VECTORS = BLOCK_K / 8, B_VECTORS = BLOCK_N / 8;            // copies of 16 bytes in a row
