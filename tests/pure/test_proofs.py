@@ -15,7 +15,7 @@ from wmmagen.errors import MissingPiece
 
 TESTS = Path(__file__).resolve().parents[1]
 FOLDER = TESTS / "gpu"
-PROOFS = [*sorted(FOLDER.glob("prove_*.py")), FOLDER / "measure_variants.py"]
+PROOFS = [*sorted(FOLDER.glob("prove_*.py")), *sorted(FOLDER.glob("measure_*.py"))]
 
 
 def run(script: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> object:
