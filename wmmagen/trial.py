@@ -361,7 +361,7 @@ def floor_us(problem: Problem, measured: Timing, device: str) -> float:
     return timing.floor_us(
         measured.mode,
         operations=operations_of(problem) if problem.alpha else 0.0,
-        moved_bytes=_moved_bytes(problem),
+        moved_bytes=moved_bytes(problem),
         operations_per_s=chip.f16_per_s(o.acc.name, clock_mhz) if o.a.name == "f16" else None,
         l2_bytes_per_s=None if chip.l2_gb_per_s is None else chip.l2_gb_per_s * 1e9,
         dram_bytes_per_s=chip.dram_gb_per_s * 1e9 if cold else None,
@@ -389,7 +389,7 @@ def operations_of(problem: Problem) -> float:
     return 2.0 * problem.m * problem.n * problem.k
 
 
-def _moved_bytes(problem: Problem) -> float:
+def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
     operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0
