@@ -367,7 +367,7 @@ def series(tables: Sequence[Measured], protocol: TimingProtocol, wins: tuple[int
         wins: at how many sizes a kernel beats the library, and of how many that is told.
     """
     parts = [bench(one.table, protocol, _taken(one)) for one in tables]
-    return "\n\n".join([*parts, _summary(tables, wins)] if len(tables) > 1 else parts)
+    return "\n\n".join([*parts, series_summary(tables, wins)] if len(tables) > 1 else parts)
 
 
 def series_progress(one: Measured) -> str:
@@ -380,12 +380,13 @@ def _taken(one: Measured) -> str:
     words = ["Kernels are numbered as they were asked for."]
     for number, row in enumerate(one.table.rows, start=1):
         if origin := one.origin(row):
-            words.append(f"[{number}] is the best that is known: {origin}.")
+            words.append(f"[{number}] is {origin}.")
     words += [f"Not legal for {row.problem}: {row.name}: {row.detail}." for row in one.plan.refused]
     return " ".join(words)
 
 
-def _summary(tables: Sequence[Measured], wins: tuple[int, int]) -> str:
+def series_summary(tables: Sequence[Measured], wins: tuple[int, int]) -> str:
+    """A line for each size, with its fastest right kernel, and the count of wins."""
     head = (
         f"{'size':<18} {'batch':>5} {'us':>10} {'TFLOP/s':>8} {'GB/s':>7} {'cuBLAS us':>10} {'of cuBLAS':>9} "
         f"{'of FP32':>8} {'empty us':>8}  what; kernel"

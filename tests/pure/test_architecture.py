@@ -229,8 +229,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "series": (
         (
-            "bench", "known", "shapes", "rules", "denominators", "chips", "backends.pick", "records", "timing", "config",
-            "arch", "errors",
+            "bench", "known", "shapes", "rules", "denominators", "chips", "backends.pick", "records", "timing",
+            "config", "arch", "errors",
         ),
         (),
     ),

@@ -161,7 +161,7 @@ def at_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: CardLibrar
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trial, "build", lambda config, arch, compiler: (None, binary_of(config, arch)))
     monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(NumpyBackend(**card), arch, library=library))
-    monkeypatch.setattr(known, "best", lambda *_: known.Known(OTHER, "winner", "it won"))
+    monkeypatch.setattr(known, "best", lambda *_: known.Known(OTHER, "winner", "the winner"))
     return card
 
 
@@ -180,11 +180,11 @@ def test_a_bench_of_several_sizes_and_the_best_that_is_known(
     rows = [(row["problem"], row["name"], row["outcome"], row["origin"]) for row in document["rows"]]
     assert rows == [
         ("16x16x16", name(ONE), "ok", ""),
-        ("16x16x16", name(OTHER), "ok", "it won"),
+        ("16x16x16", name(OTHER), "ok", "the winner"),
         ("16x16x16", name(WIDE), "illegal", ""),
         ("32x32x16", name(ONE), "ok", ""),
         ("32x32x16", name(WIDE), "ok", ""),
-        ("32x32x16", name(OTHER), "ok", "it won"),
+        ("32x32x16", name(OTHER), "ok", "the winner"),
     ]
     first = document["rows"][0]
     moved = 2 * 2 * 16 * 16 + 4 * 16 * 16
@@ -194,7 +194,7 @@ def test_a_bench_of_several_sizes_and_the_best_that_is_known(
     assert [one["problem"] for one in document["denominators"]] == ["16x16x16"] * 2 + ["32x32x16"] * 2
     assert cli.run(arguments) == 0
     said = capsys.readouterr().out
-    assert "[2] is the best that is known: it won." in said and f"Not legal for 16x16x16: {name(WIDE)}: " in said
+    assert "[2] is the winner." in said and f"Not legal for 16x16x16: {name(WIDE)}: " in said
     assert said.endswith("Faster than cuBLASLt with the same types, beyond the noise: 0 of 2 sizes.\n")
 
 
@@ -263,7 +263,7 @@ def test_the_operation_of_the_best_can_be_another(
 
     def best(operation: Operation, *_: object) -> known.Known:
         asked.append(operation)
-        return known.Known(half, "winner", "it won")
+        return known.Known(half, "winner", "the winner")
 
     monkeypatch.setattr(known, "best", best)
     assert cli.run([*RUN, "--best", "--fix", "acc=f16,d=f16", "--problem", "32"]) == 0
