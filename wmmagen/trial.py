@@ -181,16 +181,32 @@ def exact_case(
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
     """
-    return case_of(reference.exact_inputs(problem, pattern=pattern), shifts, above)
+    return _placed(*_proved(problem, pattern, above), shifts)
 
 
 def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE) -> Case:
     """As :func:`exact_case`, for inputs that are there already."""
-    problem = inputs.problem
-    images = layout.images(problem, shifts=shifts)
-    large = above is not None and problem.m * problem.n * problem.k > above
-    check = freivalds.prepare(inputs) if large else None
-    want = reference.expected(inputs) if check is None else None
+    return _placed(inputs, *_answer(inputs, above), shifts)
+
+
+@lru_cache(maxsize=_CASES_KEPT)
+def _proved(
+    problem: Problem, pattern: str, above: int | None
+) -> tuple[Inputs, npt.NDArray[Any] | None, Freivalds | None]:
+    """Exact inputs and what is right for them: the same wherever the matrices lie, and long to make of large ones."""
+    inputs = reference.exact_inputs(problem, pattern=pattern)
+    return (inputs, *_answer(inputs, above))
+
+
+def _answer(inputs: Inputs, above: int | None) -> tuple[npt.NDArray[Any] | None, Freivalds | None]:
+    """The exact result, or the check that stands for it."""
+    p = inputs.problem
+    check = freivalds.prepare(inputs) if above is not None and p.m * p.n * p.k > above else None
+    return (reference.expected(inputs) if check is None else None), check
+
+
+def _placed(inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | None, shifts: Shifts) -> Case:
+    images = layout.images(inputs.problem, shifts=shifts)
     return Case(inputs, images, _hostile_buffers(inputs, images), want, check)
 
 
