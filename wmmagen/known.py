@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from wmmagen import arch as archs
-from wmmagen import config, coverage, estimate, job, rules
+from wmmagen import config, coverage, estimate, job, rules, seeds
 from wmmagen.arch import Arch
 from wmmagen.chips import Chip
 from wmmagen.config import KernelConfig, Operation, Problem
@@ -26,7 +26,8 @@ Origin = Literal["study", "winner", "estimate"]
 FILE = Path(__file__).parent / "winners.txt"
 #: A winner stands in for problems whose extents are within this factor of its own.
 NEAR = 2
-#: Points that the estimate chooses from, and the seed of their draw, so that the same request has the same answer.
+#: Points that the estimate chooses from beside the seeds of a sweep, and the seed of their draw: the same request has the
+#: same answer.
 _DRAWN, _SEED = 256, 0
 
 
@@ -97,9 +98,9 @@ def _of_winners(problem: Problem, arch: Arch, size: tuple[int, int, int]) -> Kno
 def _of_estimate(problem: Problem, arch: Arch, chip: Chip) -> Known:
     space = Space(problem.operation, arch, {}, problem=problem)
     space.demand()
-    drawn = space.sample(random.Random(_SEED), _DRAWN)
-    guesses = [(estimate.estimate(one, arch, chip, problem).us, config.name(one), one) for one in drawn]
-    return Known(min(guesses, key=lambda guess: guess[:2])[2], "estimate", f"the best of {len(drawn)} by estimate")
+    points = dict.fromkeys([*seeds.for_space(space), *space.sample(random.Random(_SEED), _DRAWN)])
+    guesses = [(estimate.estimate(one, arch, chip, problem).us, config.name(one), one) for one in points]
+    return Known(min(guesses, key=lambda guess: guess[:2])[2], "estimate", f"the best of {len(points)} by estimate")
 
 
 def _takes(kernel: KernelConfig, arch: Arch, problem: Problem) -> bool:

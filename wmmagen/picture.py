@@ -18,6 +18,8 @@ from wmmagen.records import Outcome
 #: In pixels of the picture's own size.
 WIDTH, ROW, BAR = 960, 30, 18
 _LEFT, _RIGHT, _TOP = 168, 270, 118
+#: What lies beyond so many times all else, as a ceiling does above small products, would leave no length to the bars.
+_BEYOND = 4
 #: The most marks on the scale; their steps are 1, 2 or 5 times a power of ten.
 _MARKS = 6
 
@@ -54,9 +56,11 @@ class _Line:
 def svg(record: Record) -> str:
     """The picture, ending with a newline."""
     lines = list(_lines(record))
-    most = max([*(_rate(row, record) or 0.0 for row in record.rows), *(line.tflops for line in lines)], default=0.0)
-    step = _step(most or 1.0)
-    whole = step * math.ceil((most or 1.0) / step)
+    most = max((rate for row in record.rows if (rate := _rate(row, record)) is not None), default=1.0)
+    for line in lines:
+        most = max(most, line.tflops if line.tflops <= _BEYOND * most else 0.0)
+    step = _step(most)
+    whole = step * math.ceil(most / step)
     wide = WIDTH - _LEFT - _RIGHT
     bottom = _TOP + ROW * len(record.rows)
     high = bottom + 34 + 22 * len(lines) + 10
@@ -82,11 +86,13 @@ def svg(record: Record) -> str:
     for number, row in enumerate(record.rows):
         parts += _row(row, record, _TOP + ROW * number, x)
     for number, line in enumerate(lines):
-        parts.append(_vertical("limit", x(line.tflops), _TOP - 6, bottom + 6))
         # A letter at the line and the same one at its words tell which is which without a colour.
-        letter = "ABC"[number]
-        parts.append(_text(x(line.tflops), bottom + 22, letter, anchor="middle"))
-        parts.append(_text(20, bottom + 44 + 22 * number, f"{letter}: {line.words}, {line.tflops:.1f} TFLOP/s"))
+        letter, beyond = "ABC"[number], "" if line.tflops <= whole else ", beyond the scale"
+        if not beyond:
+            parts.append(_vertical("limit", x(line.tflops), _TOP - 6, bottom + 6))
+            parts.append(_text(x(line.tflops), bottom + 22, letter, anchor="middle"))
+        words = f"{letter}: {line.words}, {line.tflops:.1f} TFLOP/s{beyond}"
+        parts.append(_text(20, bottom + 44 + 22 * number, words))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -459,7 +459,7 @@ def _rung(row: Mapping[str, Any], timed: bool) -> list[str]:
     if row["outcome"] == Outcome.OK:
         figures = _timed_rung(row) if timed else _estimated_rung(row)
     else:
-        figures = f" {row['outcome']}: {row['detail'].splitlines()[0] if row['detail'] else ''}"
+        figures = f" {row['outcome']}: {textwrap.shorten(row['detail'], REASON, placeholder=' …')}"
     return [f"{what}{figures}", *textwrap.wrap(below, 120, subsequent_indent=" " * 18, break_long_words=False)]
 
 

@@ -224,7 +224,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "shapes": (("errors",), ()),
     "known": (
-        ("job", "space", "rules", "coverage", "estimate", "chips", "config", "arch", "errors"),
+        ("job", "seeds", "space", "rules", "coverage", "estimate", "chips", "config", "arch", "errors"),
         (),
     ),
     "series": (

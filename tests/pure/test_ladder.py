@@ -288,6 +288,30 @@ def test_bars_are_as_long_as_the_rates_they_stand_for() -> None:
     assert limits == pytest.approx([marks[0] + per_unit * rate for rate in against], abs=0.2)
 
 
+def test_a_ceiling_far_above_all_else_leaves_the_bars_their_length() -> None:
+    record = synthetic()
+    far = synthetic(ceilings=[record.document["ceilings"][0] | {"tflops": 9000.0}])
+    root = ET.fromstring(picture.svg(far))
+    assert len([line for line in root.findall("line", SVG) if line.get("class") == "limit"]) == 2
+    words = [text.text or "" for text in root.findall("text", SVG)]
+    assert "C" not in words and any(text.endswith("9000.0 TFLOP/s, beyond the scale") for text in words)
+    bars = [float(r.attrib["width"]) for r in root.findall("rect", SVG) if r.get("class") in ("bar", "best")]
+    assert max(bars) > 200
+
+
+RECORDS = Path(__file__).resolve().parents[2] / "sweeps" / "records"
+DRAWN = sorted(file.with_suffix(".json") for file in RECORDS.glob("ladder_*.svg"))
+
+
+@pytest.mark.parametrize("file", DRAWN, ids=lambda file: file.stem)
+def test_a_committed_picture_is_drawn_from_the_record_beside_it(file: Path) -> None:
+    assert file.with_suffix(".svg").read_text(encoding="utf-8") == picture.svg(ladder.read(file))
+
+
+def test_there_is_a_picture() -> None:
+    assert DRAWN
+
+
 def test_the_picture_tells_in_words_what_it_shows() -> None:
     record = synthetic()
     drawn = picture.svg(record)

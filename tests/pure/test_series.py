@@ -12,7 +12,7 @@ from cases_legality import config
 from tests import fake_cublas, published
 from tests.fake_cublas import FakeCard, FakeLt
 from tests.fakes import NumpyBackend, binary_of
-from wmmagen import chips, cli, coverage, job, known, rules, series, shapes, show, trial
+from wmmagen import chips, cli, coverage, job, known, rules, seeds, series, shapes, show, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import cublas, pick
 from wmmagen.backends.library import CardLibrary
@@ -22,6 +22,7 @@ from wmmagen.denominators import Kind
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError, IllegalConfig, RequestError, StudyError
 from wmmagen.nvrtc import Binary
+from wmmagen.space import Space
 from wmmagen.timing import TimingProtocol
 
 SM75, SM90 = ARCHS[75], ARCHS[90]
@@ -89,8 +90,18 @@ def test_where_nothing_is_known_the_estimate_chooses_what_is_legal(monkeypatch: 
     monkeypatch.setattr(known, "_DRAWN", 8)
     size = (8, 4096, 4096)
     found = known.best(PLAIN, SM90, size, H200)
-    assert (found.origin, found.words) == ("estimate", "the best of 8 by estimate")
+    assert found.origin == "estimate" and found.words.endswith(" by estimate")
     assert not rules.check(found.config, SM90, Problem.packed(PLAIN, *size))
+
+
+def test_the_estimate_chooses_among_the_seeds_of_a_sweep_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "best_of", no_study)
+    monkeypatch.setattr(known, "_DRAWN", 1)
+    size = (2048, 2048, 2048)
+    problem = Problem.packed(PLAIN, *size)
+    sown = seeds.for_space(Space(PLAIN, SM75, {}, problem=problem))
+    found = known.best(PLAIN, SM75, size, chips.named("t4"))
+    assert found.config in sown and found.words == f"the best of {len(sown) + 1} by estimate"
 
 
 def test_a_study_that_is_here_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
