@@ -26,8 +26,8 @@ Origin = Literal["study", "winner", "estimate"]
 FILE = Path(__file__).parent / "winners.txt"
 #: A winner stands in for problems whose extents are within this factor of its own.
 NEAR = 2
-#: Points that the estimate chooses from beside the seeds of a sweep, and the seed of their draw: the same request has the
-#: same answer.
+#: Points that the estimate chooses from beside the seeds of a sweep, and the seed of their draw: the same request has
+#: the same answer.
 _DRAWN, _SEED = 256, 0
 
 
