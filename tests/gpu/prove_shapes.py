@@ -1,6 +1,6 @@
 """Shapes that were named before anything was measured on them: each swept for a bounded time, then timed beside cuBLAS.
 
-    python tests/gpu/prove_shapes.py [--arch sm_90] [--list decode | --problem 8x4096x4096,…] [--sweep 8] [--seconds 1]
+    python tests/gpu/prove_shapes.py [--arch sm_90] [--list decode | --problem 8x4096x4096,…] [--sweep 10] [--seconds 1]
                                      [--mode warm] [--fp32] [--fix acc=f16,d=f16] [--at-least 5] [--to sweeps/records]
 
 All of the list is measured and said, whatever comes of it. For each shape a sweep of so many seconds finds leaders;
@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--list", default="decode", choices=sorted(shapes.LISTS))
     parser.add_argument("--problem", help="these sizes instead of a list, with commas between them")
-    parser.add_argument("--sweep", type=float, default=8.0, help="seconds of the sweep of each shape")
+    parser.add_argument("--sweep", type=float, default=10.0, help="seconds of the sweep of each shape")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds of timing for each kernel, at most")
     parser.add_argument("--leaders", type=int, default=2, help="of the sweep, timed beside the library")
     parser.add_argument("--mode", default="warm", choices=("warm", "cold"))
