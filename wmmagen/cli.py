@@ -38,6 +38,7 @@ from wmmagen.space import Space
 from wmmagen.timing import Data, Mode, TimingProtocol
 
 if TYPE_CHECKING:
+    from wmmagen.denominators import Kind
     from wmmagen.nvrtc import Binary
 
 app = typer.Typer(
@@ -401,6 +402,7 @@ TimedData = Annotated[str, typer.Option("--data", help="normal or integers: what
 WithCeiling = Annotated[
     bool, typer.Option("--ceiling/--no-ceiling", help="Whether WMMA's own ceiling is measured, too.")
 ]
+WithFp32 = Annotated[bool, typer.Option("--fp32/--no-fp32", help="Whether cuBLAS in FP32 is timed, too.")]
 
 
 def _protocol(mode: str, data: str, seconds: float | None) -> TimingProtocol:
@@ -414,6 +416,13 @@ def _protocol(mode: str, data: str, seconds: float | None) -> TimingProtocol:
     return replace(
         protocol, max_seconds=seconds, warmup_max_s=longest, warmup_min_s=min(protocol.warmup_min_s, longest)
     )
+
+
+def _kinds(fp32: bool) -> tuple[Kind, ...]:
+    """The denominators that are measured."""
+    from wmmagen import bench
+
+    return bench.KINDS if fp32 else bench.KINDS[:1]
 
 
 @app.command()
@@ -435,7 +444,7 @@ def bench(
     mode: TimedMode = "warm",
     data: TimedData = "normal",
     ceiling: WithCeiling = True,
-    fp32: Annotated[bool, typer.Option("--fp32/--no-fp32", help="Whether cuBLAS in FP32 is timed, too.")] = True,
+    fp32: WithFp32 = True,
     seconds: Seconds = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Keep the --json document there.")] = None,
     backend: Timer = "auto",
@@ -468,7 +477,7 @@ def bench(
     with place:
         operation = defaults.operation_of(fixed) if wants_best else None
         plans = series.plan(listed, kernels, target, operation, _chip_here(place.device, target))
-        kinds = benchmark.KINDS if fp32 else benchmark.KINDS[:1]
+        kinds = _kinds(fp32)
         tables = []
         for one in plans:
             tables.append(series.measure(one, target, place, protocol, ceilings=ceiling, kinds=kinds))
@@ -516,6 +525,7 @@ def measure_ladder(
     mode: TimedMode = "warm",
     data: TimedData = "normal",
     ceiling: WithCeiling = True,
+    fp32: WithFp32 = True,
     seconds: Seconds = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="The record's file [sweeps/ladders/…json].")
@@ -552,7 +562,7 @@ def measure_ladder(
             kept = to or rungs.file_of(target, size, str(place.device))
             _demand_writable(kept)
             if place.demanded().clocked:
-                record = rungs.measure(steps, target, size, place, protocol, above=ceiling)
+                record = rungs.measure(steps, target, size, place, protocol, above=ceiling, kinds=_kinds(fp32))
             else:
                 record = rungs.prove(steps, target, size, place, chip, told=lambda step: _aside(step.rung.name))
         write(kept, record.to_text())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from wmmagen.backends.pick import Place
 from wmmagen.bench import Row, Table
 from wmmagen.chips import Chip
 from wmmagen.config import KernelConfig, Problem, name, read_pairs, spell, values_of
+from wmmagen.denominators import Kind
 from wmmagen.errors import CompileError, Fault, RequestError
 from wmmagen.foundry import Compiler
 from wmmagen.records import Outcome
@@ -189,11 +190,13 @@ def measure(
     compiler: Compiler = foundry.compile_source,
     *,
     above: bool = True,
+    kinds: Collection[Kind] = bench.KINDS,
 ) -> Record:
     """Check every legal rung, then time all that are right in turns with each other and with their denominators.
 
     Args:
         above: whether the ceilings of their instructions are measured, too.
+        kinds: the denominators that are measured.
 
     Raises:
         MissingPiece: nothing here can run or time them.
@@ -201,7 +204,7 @@ def measure(
         ConfigError: no exact inputs can be made for ``size``.
     """
     legal = [step.config for step in steps if not step.refused]
-    table = bench.measure(legal, arch, size, place, protocol, compiler, ceilings=above)
+    table = bench.measure(legal, arch, size, place, protocol, compiler, ceilings=above, kinds=kinds)
     timed = dict(zip(legal, table.rows, strict=True))
     seen: set[KernelConfig] = set()
     rows = []

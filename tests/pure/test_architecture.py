@@ -236,8 +236,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "ladder": (
         (
-            "bench", "trial", "estimate", "ceilings", "defaults", "rules", "coverage", "foundry", "chips",
-            "backends.pick", "records", "timing", "config", "arch", "errors",
+            "bench", "denominators", "trial", "estimate", "ceilings", "defaults", "rules", "coverage", "foundry",
+            "chips", "backends.pick", "records", "timing", "config", "arch", "errors",
         ),
         (),
     ),
@@ -253,6 +253,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cli": (
         (
             "ceiling", "ceilings", "inspection", "estimate", "chips", "profile", "series", "ladder", "picture", "known",
+            "denominators",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
             "arch", "errors",
