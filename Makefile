@@ -49,6 +49,9 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_sanitizer.py
 	$(BIN)/python tests/gpu/prove_mutants.py
 	$(BIN)/python tests/gpu/prove_timing.py
+	$(BIN)/python tests/gpu/prove_general.py
+	$(BIN)/python tests/gpu/prove_limits.py
+	$(BIN)/python tests/gpu/prove_shapes.py --at-least 5
 	$(BIN)/python tests/gpu/prove_ceiling.py
 	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300
 	$(BIN)/python tests/gpu/prove_sweep.py --arch sm_75 --trials 40

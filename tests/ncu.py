@@ -87,18 +87,24 @@ def version(tool: Path) -> str:
     return next((line.strip() for line in said.splitlines() if "ersion" in line), "")
 
 
-def known_metrics(tool: Path, chip: str) -> frozenset[str]:
-    """The names, without ``.sum`` and the like, of the counters of ``chip``; empty where it does not tell.
+def known_metrics(tool: Path, chip: str, *, counters: bool = True) -> frozenset[str]:
+    """The names, without ``.sum`` and the like, of the metrics of ``chip``; empty where it does not tell.
 
-    Newer versions say behind the name what each is; where they do, what is no counter is left out.
+    Args:
+        counters: leave out what is none. Newer versions say behind the name what each is; of older ones all are named.
     """
     said = _run([str(tool), "--query-metrics", "--chips", chip], _LIMIT_S).stdout
     found = re.findall(r"^([a-z][a-z0-9]*__\w+)\s+(\w*)", said, re.MULTILINE)
-    return frozenset(name for name, kind in found if kind not in ("Ratio", "Throughput"))
+    return frozenset(name for name, kind in found if not counters or kind not in ("Ratio", "Throughput"))
 
 
-def profile(tool: Path, metrics: Sequence[str], program: Sequence[str], limit_s: float) -> Profile:
+def profile(
+    tool: Path, metrics: Sequence[str], program: Sequence[str], limit_s: float, options: Sequence[str] = ()
+) -> Profile:
     """Run ``program`` and count ``metrics`` of each of its launches. Metrics that it does not know are left out.
+
+    Args:
+        options: of ncu, beside its own; it empties the caches before each launch where they do not say otherwise.
 
     Raises:
         Refusal: it counted nothing, or did not end.
@@ -106,7 +112,7 @@ def profile(tool: Path, metrics: Sequence[str], program: Sequence[str], limit_s:
     """
     wanted, absent = list(metrics), list[str]()
     while wanted:
-        command = _command(tool, wanted, program)
+        command = _command(tool, wanted, program, options)
         said, table = _profiled(command, limit_s)
         unknown = [name for name in wanted if name in _unknown(said, wanted)]
         if not unknown:
@@ -119,8 +125,8 @@ def profile(tool: Path, metrics: Sequence[str], program: Sequence[str], limit_s:
     raise Refusal("ncu knows none of the metrics", INSTALL)
 
 
-def _command(tool: Path, metrics: Sequence[str], program: Sequence[str]) -> list[str]:
-    options = ["--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw"]
+def _command(tool: Path, metrics: Sequence[str], program: Sequence[str], more: Sequence[str]) -> list[str]:
+    options = [*more, "--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw"]
     return [str(tool), *options, "--print-units", "base", "--metrics", ",".join(metrics), *program]
 
 
@@ -144,9 +150,9 @@ def _run(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[
 
 
 def _unknown(said: str, wanted: Sequence[str]) -> frozenset[str]:
-    """Of the metrics those that it says it does not know, by their whole names or without ``.sum``."""
+    """Of the metrics those that it says it does not know, by their whole names or without ``.sum`` and the like."""
     named = set(_NO_METRIC.findall(said))
-    return frozenset(name for name in wanted if name in named or name.rpartition(".")[0] in named)
+    return frozenset(name for name in wanted if any(f"{name}.".startswith(f"{one}.") for one in named))
 
 
 def _reason(said: str) -> str:

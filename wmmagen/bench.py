@@ -12,16 +12,16 @@ they do without it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from wmmagen import ceiling, denominators, foundry, instructions, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend, Subject
 from wmmagen.backends.pick import Place
 from wmmagen.backends.product import Library
-from wmmagen.config import KernelConfig, Problem, name
+from wmmagen.config import KernelConfig, Problem, Residue, name, parse
 from wmmagen.denominators import Denominator, Figure, Kind
 from wmmagen.errors import CompileError, Fault, MissingPiece, RequestError
 from wmmagen.foundry import Compiler
@@ -34,6 +34,11 @@ from wmmagen.timing import Ratio, Timing, TimingProtocol
 TIE = "tie"
 #: The kernel was assembled again for this card: its time says nothing of the card that it was compiled for.
 FOREIGN = "foreign"
+#: What the share of each denominator is called in ``--json``.
+SHARES: dict[Kind, str] = {"same types": "cublas_same_types", "FP32": "cublas_fp32"}
+KINDS: tuple[Kind, ...] = get_args(Kind)
+#: What stands beside a kernel that was not timed.
+NOTHING_BESIDE: dict[str, str | None] = dict.fromkeys((*SHARES.values(), "ceiling"))
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Row:
             foreign.
         foreign: see :data:`FOREIGN`.
         of_ceiling: the kernel's rate over that of its instruction's ceiling; None where there is none.
+        gain: how many times as fast it is as the kernel before it in the comparison; None of the first one.
     """
 
     name: str
@@ -60,15 +66,20 @@ class Row:
     ratios: dict[Kind, Ratio] = dataclasses.field(default_factory=dict)
     foreign: bool = False
     of_ceiling: Ratio | None = None
+    gain: Ratio | None = None
 
     @property
     def tflops(self) -> float | None:
         """10^12 operations per second; None without a time."""
         return trial.tflops(self.problem, self.timing.median_us) if self.timing else None
 
+    @property
+    def gb_per_s(self) -> float | None:
+        """10^9 bytes per second, of those that every kernel has to move; None without a time."""
+        return trial.moved_bytes(self.problem) / self.timing.median_us / 1e3 if self.timing else None
+
     def as_json(self) -> dict[str, Any]:
-        """An element of ``rows`` of ``bench --json``."""
-        kinds: dict[Kind, str] = {"same types": "cublas_same_types", "FP32": "cublas_fp32"}
+        """What ``bench --json`` and ``ladder --json`` say of a kernel by itself."""
         timing = self.timing
         return {
             "name": self.name,
@@ -80,7 +91,8 @@ class Row:
             "median_us": timing.median_us if timing else None,
             "interval_us": list(timing.interval_us) if timing else None,
             "tflops": self.tflops,
-            "share": {key: self.ratios[kind].low if kind in self.ratios else None for kind, key in kinds.items()}
+            "gb_per_s": self.gb_per_s,
+            "share": {key: self.ratios[kind].low if kind in self.ratios else None for kind, key in SHARES.items()}
             | {"ceiling": self.of_ceiling.low if self.of_ceiling else None},
             "flags": list(self.flags),
             **_around(timing),
@@ -110,6 +122,12 @@ class Baseline:
     timing: Timing | None = None
     reason: str = ""
 
+    def __str__(self) -> str:
+        timing, problem = self.timing, self.denominator.problem
+        if timing is None:
+            return f"{self.denominator}: none: {self.reason}"
+        return f"{self.denominator}: {timing.median_us:.2f} us, {trial.tflops(problem, timing.median_us):.1f} TFLOP/s"
+
     def as_json(self) -> dict[str, Any]:
         """An element of ``denominators`` of ``bench --json``."""
         figure, timing, problem = self.figure, self.timing, self.denominator.problem
@@ -136,15 +154,24 @@ class Limit:
 
     Attributes:
         inst: which one.
+        problem: of the kernels that it took turns with.
         loop: what measured it, in the best way to fill the device; None where it could not be.
         timing: in turns with the kernels; None where there is none.
         reason: why there is no time; empty where there is one.
     """
 
     inst: Instruction
+    problem: Problem
     loop: ceiling.Ready | None = None
     timing: Timing | None = None
     reason: str = ""
+
+    def __str__(self) -> str:
+        inst, timing = self.inst, self.timing
+        words = f"products of fragments in registers ({inst.a.name}, {inst.acc.name}, {inst.shape})"
+        if timing is None:
+            return f"{words}: none: {self.reason}"
+        return f"{words}: {self.tflops:.1f} TFLOP/s on {timing.data} data"
 
     @property
     def tflops(self) -> float | None:
@@ -157,6 +184,7 @@ class Limit:
         return {
             "types": [self.inst.a.name, self.inst.acc.name],
             "shape": self.inst.shape,
+            "problem": str(self.problem),
             "data": timing.data if timing else None,
             "median_us": timing.median_us if timing else None,
             "interval_us": list(timing.interval_us) if timing else None,
@@ -193,10 +221,18 @@ class Table:
         """Whether every kernel was right and has a time."""
         return all(row.outcome is Outcome.OK for row in self.rows)
 
+    def beside(self, row: Row) -> dict[str, str | None]:
+        """What each share of ``row`` is of, by the share's name, with its figure or the reason why there is none."""
+        asked, inst = _unpromised(row.problem), _instruction(parse(row.name))
+        held = {one.denominator.kind: str(one) for one in self.baselines if one.denominator.asked == asked}
+        above = next((str(one) for one in self.limits if (one.inst, one.problem) == (inst, asked)), None)
+        return NOTHING_BESIDE | {key: held.get(kind) for kind, key in SHARES.items()} | {"ceiling": above}
+
 
 @dataclass(frozen=True)
 class _Contender:
     config: KernelConfig
+    problem: Problem
     binary: Binary
     subject: Subject
 
@@ -215,6 +251,16 @@ def demand(place: Place) -> None:
         )
 
 
+def demand_product(size: tuple[int, int, int]) -> None:
+    """Return where a product of ``size``, M, N and K, has something to multiply.
+
+    Raises:
+        RequestError: it has not.
+    """
+    if 0 in size:
+        raise RequestError(f"{'x'.join(map(str, size))} has no product to time", "give a --problem without a 0")
+
+
 def measure(
     configs: Sequence[KernelConfig],
     arch: Arch,
@@ -224,8 +270,9 @@ def measure(
     compiler: Compiler = foundry.compile_source,
     *,
     ceilings: bool = False,
+    kinds: Collection[Kind] = KINDS,
 ) -> Table:
-    """Check, time and compare kernels on one size, those of one operation in turns with each other.
+    """Check, time and compare kernels on one size, those that compute the same D in turns with each other.
 
     Args:
         configs: at least one; each is legal on ``arch`` for ``size``.
@@ -234,6 +281,7 @@ def measure(
         protocol: how they are timed, and on which data.
         compiler: what compiles them.
         ceilings: whether the ceilings of their instructions are measured, too.
+        kinds: the denominators that are measured; of the others the table says that nobody asked for them.
 
     Raises:
         IllegalConfig: one of ``configs`` does not take ``size``.
@@ -243,18 +291,17 @@ def measure(
     """
     demand(place)
     backend = place.demanded()
-    if 0 in size:
-        raise RequestError(f"{'x'.join(map(str, size))} has no product to time", "give a --problem without a 0")
+    demand_product(size)
     problems = [Problem.packed(config.operation, *size) for config in configs]
     for config, problem in zip(configs, problems, strict=True):
         rules.demand(config, arch, problem)
     rows: dict[KernelConfig, Row] = {}
     baselines: list[Baseline] = []
     limits: list[Limit] = []
-    for problem in dict.fromkeys(problems):
-        group = [config for config, own in zip(configs, problems, strict=True) if own == problem]
+    for problem in dict.fromkeys(map(_unpromised, problems)):
+        group = [config for config, own in zip(configs, problems, strict=True) if _unpromised(own) == problem]
         contenders, found = _contenders(list(dict.fromkeys(group)), arch, problem, place, protocol, compiler)
-        timed, beside = _in_turns(contenders, arch, problem, place, protocol)
+        timed, beside = _in_turns(contenders, arch, problem, place, protocol, kinds)
         found |= timed
         baselines += beside
         if ceilings:
@@ -264,6 +311,12 @@ def measure(
             limits += above
         rows |= found
     return Table(backend.device, tuple(rows[config] for config in configs), tuple(baselines), tuple(limits))
+
+
+def _unpromised(problem: Problem) -> Problem:
+    """``problem`` without what its callers promise: kernels with different promises compute the same D of it."""
+    asked = dataclasses.replace(problem.operation, residue=Residue.EXACT, align_a=0, align_b=0, align_d=0)
+    return dataclasses.replace(problem, operation=asked)
 
 
 def _contenders(
@@ -286,12 +339,20 @@ def _contenders(
 
 
 def _in_turns(
-    contenders: Sequence[_Contender], arch: Arch, problem: Problem, place: Place, protocol: TimingProtocol
+    contenders: Sequence[_Contender],
+    arch: Arch,
+    problem: Problem,
+    place: Place,
+    protocol: TimingProtocol,
+    kinds: Collection[Kind],
 ) -> tuple[dict[KernelConfig, Row], list[Baseline]]:
     """The rows of kernels of one problem, and its baselines."""
     backend = place.demanded()
     rows: dict[KernelConfig, Row] = {}
-    baselines = [_baseline(one, place.library, protocol) for one in denominators.denominators(problem)]
+    baselines = [
+        _baseline(one, place.library, protocol) if one.kind in kinds else Baseline(one, reason="nobody asked for it")
+        for one in denominators.denominators(problem)
+    ]
     if not contenders:
         return rows, baselines
     opponents = [(number, _recipe(one, place.library, protocol)) for number, one in enumerate(baselines) if one.figure]
@@ -301,7 +362,7 @@ def _in_turns(
     except Fault as fault:
         # Each ran alone a moment ago, and each can be asked for alone: nobody is blamed for the others.
         detail = f"in turns with {len(subjects) - 1} others: {fault.message}"
-        return {c.config: Row(name(c.config), problem, Outcome(fault.outcome), detail) for c in contenders}, baselines
+        return {c.config: Row(name(c.config), c.problem, Outcome(fault.outcome), detail) for c in contenders}, baselines
     for place_in_turn, (number, _) in enumerate(opponents, start=len(contenders)):
         baselines[number] = dataclasses.replace(baselines[number], timing=comparison.timings[place_in_turn])
     foreign = backend.foreign(arch)
@@ -311,7 +372,13 @@ def _in_turns(
             for at, (which, _) in enumerate(opponents, start=len(contenders))
         }
         timed = Row(
-            name(one.config), problem, Outcome.OK, "", comparison.timings[number], {} if foreign else ratios, foreign
+            name(one.config),
+            one.problem,
+            Outcome.OK,
+            timing=comparison.timings[number],
+            ratios={} if foreign else ratios,
+            foreign=foreign,
+            gain=comparison.ratio(number, number - 1) if number else None,
         )
         rows[one.config] = _checked_again(timed, one, place)
     return rows, baselines
@@ -329,8 +396,8 @@ def _under_ceilings(
     uses = {one.config: _instruction(one.config) for one in contenders}
     needed = dict.fromkeys(uses.values())
     if backend.foreign(arch):
-        return {}, [Limit(inst, reason="the kernels were assembled again for this card") for inst in needed]
-    limits = [_limit(inst, arch, backend, protocol, compiler) for inst in needed]
+        return {}, [Limit(inst, problem, reason="the kernels were assembled again for this card") for inst in needed]
+    limits = [_limit(inst, problem, arch, backend, protocol, compiler) for inst in needed]
     loops = [limit.loop for limit in limits if limit.loop]
     if not loops:
         return {}, limits
@@ -358,30 +425,35 @@ def _instruction(config: KernelConfig) -> Instruction:
     return found
 
 
-def _limit(inst: Instruction, arch: Arch, backend: Backend, protocol: TimingProtocol, compiler: Compiler) -> Limit:
+def _limit(
+    inst: Instruction, problem: Problem, arch: Arch, backend: Backend, protocol: TimingProtocol, compiler: Compiler
+) -> Limit:
     """The loop that measures an instruction's ceiling, or why there is none."""
     try:
         quick = dataclasses.replace(ceiling.PROTOCOL, data=protocol.data)
-        return Limit(inst, ceiling.ready(inst, arch, backend, quick, compiler))
+        return Limit(inst, problem, ceiling.ready(inst, arch, backend, quick, compiler))
     except (CompileError, Fault) as error:
-        return Limit(inst, reason=error.message)
+        return Limit(inst, problem, reason=error.message)
 
 
 def _contender(
     config: KernelConfig, arch: Arch, problem: Problem, place: Place, protocol: TimingProtocol, compiler: Compiler
 ) -> _Contender | Row:
-    """A kernel that is right, ready to be timed; the row of one that is not."""
-    backend = place.demanded()
+    """A kernel that is right, ready to be timed; the row of one that is not.
+
+    It is checked on what it promises, and timed on the buffers of ``problem``, which all kernels share.
+    """
+    backend, own = place.demanded(), dataclasses.replace(problem, operation=config.operation)
     try:
         _, binary = trial.build(config, arch, compiler)
-        runs = trial.validate(config, binary, backend, [*trial.validation_problems(config), problem])
+        runs = trial.validate(config, binary, backend, [*trial.validation_problems(config), own])
     except CompileError as error:
-        return Row(name(config), problem, Outcome.COMPILE, error.message)
+        return Row(name(config), own, Outcome.COMPILE, error.message)
     except Fault as fault:
-        return Row(name(config), problem, Outcome(fault.outcome), fault.message)
+        return Row(name(config), own, Outcome(fault.outcome), fault.message)
     if not runs[-1].exact:
-        return Row(name(config), problem, Outcome.WRONG, runs[-1].mismatch)
-    return _Contender(config, binary, trial.subject_of(config, binary, problem, protocol.data))
+        return Row(name(config), own, Outcome.WRONG, runs[-1].mismatch)
+    return _Contender(config, own, binary, trial.subject_of(config, binary, problem, protocol.data))
 
 
 def _checked_again(row: Row, one: _Contender, place: Place) -> Row:

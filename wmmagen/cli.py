@@ -38,6 +38,7 @@ from wmmagen.space import Space
 from wmmagen.timing import Data, Mode, TimingProtocol
 
 if TYPE_CHECKING:
+    from wmmagen.denominators import Kind
     from wmmagen.nvrtc import Binary
 
 app = typer.Typer(
@@ -392,43 +393,185 @@ def mutants(
     return 1 if document["survivors"] else 0
 
 
+#: Seconds of timing for each kernel; a list of many shapes, or a card that is lent, may want fewer.
+Seconds = Annotated[
+    float | None, typer.Option("--seconds", metavar="N", help="Seconds of timing for each kernel, at most [10].")
+]
+TimedMode = Annotated[str, typer.Option("--mode", help="warm: the same buffers; cold: rotated past the L2.")]
+TimedData = Annotated[str, typer.Option("--data", help="normal or integers: what the data do to the clock.")]
+WithCeiling = Annotated[
+    bool, typer.Option("--ceiling/--no-ceiling", help="Whether WMMA's own ceiling is measured, too.")
+]
+WithFp32 = Annotated[bool, typer.Option("--fp32/--no-fp32", help="Whether cuBLAS in FP32 is timed, too.")]
+
+
+def _protocol(mode: str, data: str, seconds: float | None) -> TimingProtocol:
+    if seconds is not None and not seconds > 0:
+        raise RequestError(f"--seconds {seconds:g} leaves no time", "give the seconds that a kernel may be timed")
+    protocol = TimingProtocol(mode=_one_of("--mode", mode, Mode), data=_one_of("--data", data, Data))
+    if seconds is None:
+        return protocol
+    # The warm-up is part of the time; half of it is left for samples.
+    longest = min(protocol.warmup_max_s, seconds / 2)
+    return replace(
+        protocol, max_seconds=seconds, warmup_max_s=longest, warmup_min_s=min(protocol.warmup_min_s, longest)
+    )
+
+
+def _kinds(fp32: bool) -> tuple[Kind, ...]:
+    """The denominators that are measured."""
+    from wmmagen import bench
+
+    return bench.KINDS if fp32 else bench.KINDS[:1]
+
+
 @app.command()
 def bench(
-    texts: Annotated[list[str], typer.Argument(metavar="CONFIG…", help="Kernel names, key=value,… or TOML files.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="CONFIG…", help="Kernel names, key=value,… or TOML files.")
+    ] = None,
     arch: ArchName = None,
-    problem: Annotated[str, typer.Option("--problem", metavar="MxNxK", help="One number is the cube.")] = "2048",
-    mode: Annotated[str, typer.Option("--mode", help="warm: the same buffers; cold: rotated past the L2.")] = "warm",
-    data: Annotated[str, typer.Option("--data", help="normal or integers: what the data do to the clock.")] = "normal",
-    ceiling: Annotated[
-        bool, typer.Option("--ceiling/--no-ceiling", help="Whether WMMA's own ceiling is measured, too.")
-    ] = True,
+    problem: Annotated[
+        str | None, typer.Option("--problem", metavar="MxNxK,…", help="One number is the cube [2048].")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="For each size also the best kernel that is known.")] = False,
+    fix: Annotated[
+        str, typer.Option("--fix", metavar="KEY=VALUE,…", help="The operation of --best, for example acc=f16.")
+    ] = "",
+    shapes: Annotated[
+        str | None, typer.Option("--shapes", metavar="LIST", help="A list of sizes instead: decode.")
+    ] = None,
+    mode: TimedMode = "warm",
+    data: TimedData = "normal",
+    ceiling: WithCeiling = True,
+    fp32: WithFp32 = True,
+    seconds: Seconds = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Keep the --json document there.")] = None,
     backend: Timer = "auto",
     as_json: AsJson = False,
 ) -> int:
     """Time some beside cuBLAS, in turns."""
     from wmmagen import bench as benchmark
-    from wmmagen import show
+    from wmmagen import series, show
 
     _backend(backend, "cpu", "none")
-    target, size = _arch(arch), config.read_size(problem)
-    protocol = TimingProtocol(mode=_one_of("--mode", mode, Mode), data=_one_of("--data", data, Data))
-    kernels = [_legal(text, target, strict_isa=False) for text in texts]
+    target, protocol = _arch(arch), _protocol(mode, data, seconds)
+    if shapes is not None and problem is not None:
+        raise RequestError("--shapes and --problem contradict each other", "give one of them")
+    listed = series.listed(shapes) if shapes is not None else series.unnamed(config.read_sizes(problem or "2048"))
+    kernels = [_legal(text, target, strict_isa=False) for text in texts or ()]
+    wants_best = best or (shapes is not None and not kernels)
+    if not kernels and not wants_best:
+        raise RequestError("bench takes a CONFIG, or --best", f"{_again()} --best")
+    fixed = config.read_pairs(fix)
+    if foreign := sorted(set(fixed) - set(config.OPERATION_KEYS)) or (["fix"] if fixed and not wants_best else []):
+        raise RequestError(
+            f"--fix {fix} is not the operation of --best: {' '.join(foreign)}",
+            f"with --best, of these keys: {' '.join(config.OPERATION_KEYS)}",
+        )
+    if to is not None:
+        _demand_writable(to)
     place = pick.pick(backend, target)
     benchmark.demand(place)
     (_aside if as_json else _say)(place.first_line)
     with place:
-        table = benchmark.measure(kernels, target, size, place, protocol, ceilings=ceiling)
+        operation = defaults.operation_of(fixed) if wants_best else None
+        plans = series.plan(listed, kernels, target, operation, _chip_here(place.device, target))
+        kinds = _kinds(fp32)
+        tables = []
+        for one in plans:
+            tables.append(series.measure(one, target, place, protocol, ceilings=ceiling, kinds=kinds))
+            if len(plans) > 1 and not as_json:
+                _say(show.series_progress(tables[-1]))
     document = {
         "arch": target.name,
         "backend": place.name,
-        "device": table.device,
+        "device": place.device,
         "foreign": place.foreign,
-        "rows": [row.as_json() for row in table.rows],
-        "denominators": [baseline.as_json() for baseline in table.baselines],
-        "ceilings": [limit.as_json() for limit in table.limits],
+        **series.document(tables),
     }
-    _answer(document, show.bench(table, protocol), as_json)
-    return 0 if table.right else 1
+    if to is not None:
+        _keep(to, document)
+    _answer(document, show.series(tables, protocol, series.wins(tables)), as_json)
+    return 0 if all(one.table.right for one in tables) else 1
+
+
+def _chip_here(device: str | None, target: Arch) -> Chip:
+    """The chip that estimates are of beside what ``device`` runs: the card itself, or the usual one of ``target``."""
+    return chips.find(device or "") or pick.chip(target)
+
+
+def _demand_writable(file: Path) -> None:
+    from wmmagen.emit import may_write
+
+    # What is there and is no file, a folder or a device, cannot be replaced, or must not be.
+    if not may_write(file.parent) or (os.path.lexists(file) and not file.is_file()):
+        raise RequestError(f"{file} cannot be written", "choose another file")
+
+
+def _keep(file: Path, document: dict[str, Any]) -> None:
+    from wmmagen.emit import write
+
+    write(file, json.dumps(document, indent=2) + "\n")
+
+
+@app.command("ladder")
+def measure_ladder(
+    arch: ArchName = None,
+    problem: Annotated[str, typer.Option("--problem", metavar="MxNxK", help="One number is the cube.")] = "2048",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="RUNG", help="This rung; may be repeated.")
+    ] = None,
+    mode: TimedMode = "warm",
+    data: TimedData = "normal",
+    ceiling: WithCeiling = True,
+    fp32: WithFp32 = True,
+    seconds: Seconds = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="The record's file [sweeps/ladders/…json].")
+    ] = None,
+    read: Annotated[
+        Path | None, typer.Option("--read", metavar="FILE", help="Show this record instead, and measure nothing.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the ladder, too.")] = None,
+    backend: Runner = "auto",
+    as_json: AsJson = False,
+) -> int:
+    """Time the steps from a first kernel to the best."""
+    from wmmagen import bench as benchmark
+    from wmmagen import known, picture, show
+    from wmmagen import ladder as rungs
+    from wmmagen.emit import write
+
+    _backend(backend, "none")
+    for file in (to, svg):
+        if file is not None:
+            _demand_writable(file)
+    if read is not None:
+        if to is not None or only:
+            raise RequestError("--read measures nothing, so there is nothing for --to and --only", "leave them out")
+        record, kept = rungs.read(read), None
+    else:
+        target, size, protocol = _arch(arch), config.read_size(problem), _protocol(mode, data, seconds)
+        benchmark.demand_product(size)
+        with pick.pick(backend, target) as place:
+            (_aside if as_json else _say)(place.first_line)
+            chip = _chip_here(place.device, target)
+            top = known.best(defaults.operation_of({}), target, size, chip)
+            steps = rungs.chosen(rungs.climb(target, size, top.config, top.words), only or ())
+            kept = to or rungs.file_of(target, size, str(place.device))
+            _demand_writable(kept)
+            if place.demanded().clocked:
+                record = rungs.measure(steps, target, size, place, protocol, above=ceiling, kinds=_kinds(fp32))
+            else:
+                record = rungs.prove(steps, target, size, place, chip, told=lambda step: _aside(step.rung.name))
+        write(kept, record.to_text())
+    if svg is not None:
+        write(svg, picture.svg(record))
+    files = {"record": str(kept or read), "svg": str(svg) if svg else None}
+    said = [show.ladder(record), "", f"Record: {files['record']}", *([f"Picture: {svg}"] if svg else [])]
+    _answer({**record.document, **files}, "\n".join(said), as_json)
+    return 0 if record.right else 1
 
 
 @app.command("ceiling")

@@ -507,6 +507,15 @@ def read_size(text: str) -> tuple[int, int, int]:
     return m, n, k
 
 
+def read_sizes(text: str) -> list[tuple[int, int, int]]:
+    """The sizes of a list with commas between them, each once.
+
+    Raises:
+        ConfigError: one of them is none.
+    """
+    return list(dict.fromkeys(map(read_size, text.split(","))))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The name.
 

@@ -157,6 +157,10 @@ def _largest_c(problem: Problem) -> int:
     return most
 
 
+#: Elements of a matrix that are made at a time; as 64-bit numbers they fit into a core's own cache.
+_AT_A_TIME = 1 << 16
+
+
 def _mix(x: Array) -> Array:
     """A bijection of ``uint32`` in which every input bit moves every output bit: xorshift and multiply, in place."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -166,13 +170,16 @@ def _mix(x: Array) -> Array:
     return x
 
 
-def _hashed(rows: int, cols: int, salt: int) -> Array:
+def _hashed(rows: int, cols: int, salt: int, first: int = 0) -> Array:
     """Well-mixed ``uint32`` (rows × cols), a function of position and ``salt`` (below 2^32) alone.
 
     The same on every machine and under every version of NumPy. Rows and columns are mixed apart and then together, so
     no two rows are shifts of each other and no transposition or shift maps the matrix onto itself.
+
+    Args:
+        first: the number of the first of the rows.
     """
-    row = _mix(np.arange(rows, dtype=np.uint32) ^ _mix(np.array([salt], np.uint32)))
+    row = _mix(np.arange(first, first + rows, dtype=np.uint32) ^ _mix(np.array([salt], np.uint32)))
     col = _mix(np.arange(cols, dtype=np.uint32) ^ np.uint32(0x9E3779B9))
     return _mix(row[:, None] ^ col)
 
@@ -184,12 +191,18 @@ def _in_range(hashed: Array, count: int) -> Array:
 
 def _nonzero(rows: int, cols: int, amplitude: int, signed: bool, salt: int) -> Array:
     """Rows × cols ``int32`` of magnitude 1 … amplitude: no zeros, so every term of a sum counts."""
-    if signed:
-        values = _in_range(_hashed(rows, cols, salt), 2 * amplitude) - amplitude
-        values += values >= 0
-    else:
-        values = _in_range(_hashed(rows, cols, salt), amplitude) + 1
-    return values.astype(np.int32)
+    found = np.empty((rows, cols), np.int32)
+    # A few rows at a time: the wider numbers of a whole matrix would be far from every cache, which takes most of it.
+    some = max(1, _AT_A_TIME // max(cols, 1))
+    for first in range(0, rows, some):
+        hashed = _hashed(min(some, rows - first), cols, salt, first)
+        if signed:
+            values = _in_range(hashed, 2 * amplitude) - amplitude
+            values += values >= 0
+        else:
+            values = _in_range(hashed, amplitude) + 1
+        found[first : first + some] = values
+    return found
 
 
 def _thin(a: Array, kept: int, salt: int) -> Array:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
     # Optuna takes a second to import, and most commands have no use for it.
     from wmmagen.job import Result
+    from wmmagen.ladder import Record as Ladder
     from wmmagen.mutants import Row as MutantRow
+    from wmmagen.series import Measured
     from wmmagen.timing import TimingProtocol
     from wmmagen.tune import Progress
 
@@ -358,6 +360,135 @@ def _bench_row(number: int, row: Row, *, ceiling: bool, fastest: bool) -> list[s
     ]
 
 
+def series(tables: Sequence[Measured], protocol: TimingProtocol, wins: tuple[int, int]) -> str:
+    """A bench of each size; of several sizes also a line for each, and the count of wins.
+
+    Args:
+        wins: at how many sizes a kernel beats the library, and of how many that is told.
+    """
+    parts = [bench(one.table, protocol, _taken(one)) for one in tables]
+    return "\n\n".join([*parts, series_summary(tables, wins)] if len(tables) > 1 else parts)
+
+
+def series_progress(one: Measured) -> str:
+    """The line of a size in the table of a series, as soon as it was measured."""
+    return _sized(one)
+
+
+def _taken(one: Measured) -> str:
+    """How the kernels of a bench came there, and which of those that were asked for do not take its size."""
+    words = ["Kernels are numbered as they were asked for."]
+    for number, row in enumerate(one.table.rows, start=1):
+        if origin := one.origin(row):
+            words.append(f"[{number}] is {origin}.")
+    words += [f"Not legal for {row.problem}: {row.name}: {row.detail}." for row in one.plan.refused]
+    return " ".join(words)
+
+
+def series_summary(tables: Sequence[Measured], wins: tuple[int, int]) -> str:
+    """A line for each size, with its fastest right kernel, and the count of wins."""
+    head = (
+        f"{'size':<18} {'batch':>5} {'us':>10} {'TFLOP/s':>8} {'GB/s':>7} {'cuBLAS us':>10} {'of cuBLAS':>9} "
+        f"{'of FP32':>8} {'empty us':>8}  what; kernel"
+    )
+    return "\n".join(
+        [
+            "The fastest right kernel of each size. A share is the lower end of its 95 % interval; the bytes are those "
+            "that every kernel has to move.",
+            head,
+            *map(_sized, tables),
+            f"Faster than cuBLASLt with the same types, beyond the noise: {wins[0]} of {wins[1]} sizes.",
+        ]
+    )
+
+
+def _sized(one: Measured) -> str:
+    """A size's fastest right kernel in a line."""
+    shape = one.plan.shape
+    what = f"{f'{shape.m}x{shape.n}x{shape.k}':<18} {shape.batch:>5}"
+    right = [row for row in one.rows if row.timing is not None and row.outcome is Outcome.OK]
+    if not right:
+        first = one.rows[0]
+        return f"{what} {first.outcome}: {first.name}: {first.detail.splitlines()[0] if first.detail else ''}"
+    row = min(right, key=lambda row: (row.timing.median_us if row.timing else 0.0, row.name))
+    assert row.timing is not None
+    same = next((b.timing for b in one.table.baselines if b.denominator.kind == "same types" and b.timing), None)
+    shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
+    empty = f"{row.timing.empty_us:.2f}" if row.timing.empty_us is not None else "-"
+    return (
+        f"{what} {row.timing.median_us:>10.2f} {row.tflops:>8.1f} {row.gb_per_s:>7.0f} "
+        f"{f'{same.median_us:.2f}' if same else 'none':>10} {shares[0]:>9} {shares[1]:>8} {empty:>8}  "
+        f"{f'{shape.words}; ' if shape.words else ''}{row.name}{_flagged(row.flags)}"
+    )
+
+
+def ladder(record: Ladder) -> str:
+    """The rungs from the bottom, each with what it changes; times with their shares, or estimates."""
+    document = record.document
+    if record.timed:
+        head = [
+            f"{document['device']}, {document['arch']} kernels: {document['mode']}, data {document['data']}, timed in "
+            "turns; median of a launch. A share is the lower end of the 95 % interval of the quotients of rounds, and "
+            "so is x, how many times as fast as the timed rung below it a rung is.",
+            f"{'size':<16}{'path':<18}{'us':>11} {'TFLOP/s':>9} {'x':>6} {'of cuBLAS':>10} {'of FP32':>9} "
+            f"{'of ceiling':>10}",
+        ]
+    else:
+        head = [
+            f"ESTIMATED for {document['chip']}, {document['arch']} kernels, warm; nothing was measured. Each rung was "
+            f"checked on small problems by {document['device']}.",
+            f"{'size':<16}{'path':<18}{'est. us':>11} {'TFLOP/s':>9}  limited by",
+        ]
+    lines = [*head, *(line for row in record.rows for line in _rung(row, record.timed))]
+    for title, what in _BELOW_LADDER.items():
+        if document[what]:
+            lines += ["", f"{title}:", *(_against(one) for one in document[what])]
+    empty = next((row["empty_us"] for row in record.rows if row["empty_us"] is not None), None)
+    return "\n".join([*lines, *(["", f"An empty kernel takes {empty:.2f} us."] if empty is not None else [])])
+
+
+_BELOW_LADDER = {
+    "Denominators, the best exact candidate of cuBLASLt's heuristic": "denominators",
+    "Ceilings, products of fragments that stay in registers, in turns with the rungs": "ceilings",
+}
+
+
+def _rung(row: Mapping[str, Any], timed: bool) -> list[str]:
+    what = f"{row['problem']:<16}{row['rung']:<18}"
+    below = f"{'':<16}{row['adds']}" + (f": {row['changes'].replace(',', ', ')}" if row["changes"] else "")
+    if row["outcome"] == Outcome.OK:
+        figures = _timed_rung(row) if timed else _estimated_rung(row)
+    else:
+        figures = f" {row['outcome']}: {textwrap.shorten(row['detail'], REASON, placeholder=' …')}"
+    return [f"{what}{figures}", *textwrap.wrap(below, 120, subsequent_indent=" " * 18, break_long_words=False)]
+
+
+def _timed_rung(row: Mapping[str, Any]) -> str:
+    def share(value: float | None) -> str:
+        return "none" if value is None else f"{value:.3f}"
+
+    gain = f"{row['gain']['low']:.2f}" if row.get("gain") else "-"
+    of = row["share"]
+    return (
+        f"{row['median_us']:>11.2f} {row['tflops']:>9.1f} {gain:>6} {share(of['cublas_same_types']):>10} "
+        f"{share(of['cublas_fp32']):>9} {share(of['ceiling']):>10}{_flagged(row['flags'])}"
+    )
+
+
+def _estimated_rung(row: Mapping[str, Any]) -> str:
+    return f"{row['estimated_us']:>11.2f} {row['estimated_tflops']:>9.1f}  {row['limiting']}"
+
+
+def _against(one: Mapping[str, Any]) -> str:
+    """A denominator or a ceiling of a ladder's record."""
+    what = f"  {', '.join([one.get('kind') or 'registers', *one['types'], one.get('shape') or '']).rstrip(', '):<28}"
+    if one["tflops"] is None:
+        return f"{what} none: {one['reason']}"
+    source = f"; {one['candidate']}, cuBLASLt {one['version']}" if one.get("candidate") else ""
+    time = f"{one['median_us']:.2f} us, " if "kind" in one else ""
+    return f"{what} {time}{one['tflops']:.1f} TFLOP/s{source}"
+
+
 _CEILINGS = {
     "register": "Products of fragments that stay in registers",
     "shared": "Products of fragments that are loaded from shared memory, by the warp's tile",
@@ -410,7 +541,9 @@ def _surroundings(table: Table) -> list[str]:
     words += [f"{timing.power_w:.0f} W"] if timing.power_w is not None else []
     words += [f"{timing.temperature_c} C"] if timing.temperature_c is not None else []
     words += timing.throttle or (["no throttling"] if words else [])
-    words += [f"an empty kernel takes {timing.empty_us:.2f} us"] if timing.empty_us is not None else []
+    # It stands beside short launches only, and the first kernel need not be one.
+    empty = next((t.empty_us for row in table.rows if (t := row.timing) and t.empty_us is not None), None)
+    words += [f"an empty kernel takes {empty:.2f} us"] if empty is not None else []
     return ["", "While it ran: " + ", ".join(words)] if words else []
 
 

@@ -181,16 +181,32 @@ def exact_case(
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
     """
-    return case_of(reference.exact_inputs(problem, pattern=pattern), shifts, above)
+    return _placed(*_proved(problem, pattern, above), shifts)
 
 
 def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE) -> Case:
     """As :func:`exact_case`, for inputs that are there already."""
-    problem = inputs.problem
-    images = layout.images(problem, shifts=shifts)
-    large = above is not None and problem.m * problem.n * problem.k > above
-    check = freivalds.prepare(inputs) if large else None
-    want = reference.expected(inputs) if check is None else None
+    return _placed(inputs, *_answer(inputs, above), shifts)
+
+
+@lru_cache(maxsize=_CASES_KEPT)
+def _proved(
+    problem: Problem, pattern: str, above: int | None
+) -> tuple[Inputs, npt.NDArray[Any] | None, Freivalds | None]:
+    """Exact inputs and what is right for them: the same wherever the matrices lie, and long to make of large ones."""
+    inputs = reference.exact_inputs(problem, pattern=pattern)
+    return (inputs, *_answer(inputs, above))
+
+
+def _answer(inputs: Inputs, above: int | None) -> tuple[npt.NDArray[Any] | None, Freivalds | None]:
+    """The exact result, or the check that stands for it."""
+    p = inputs.problem
+    check = freivalds.prepare(inputs) if above is not None and p.m * p.n * p.k > above else None
+    return (reference.expected(inputs) if check is None else None), check
+
+
+def _placed(inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | None, shifts: Shifts) -> Case:
+    images = layout.images(inputs.problem, shifts=shifts)
     return Case(inputs, images, _hostile_buffers(inputs, images), want, check)
 
 
@@ -361,7 +377,7 @@ def floor_us(problem: Problem, measured: Timing, device: str) -> float:
     return timing.floor_us(
         measured.mode,
         operations=operations_of(problem) if problem.alpha else 0.0,
-        moved_bytes=_moved_bytes(problem),
+        moved_bytes=moved_bytes(problem),
         operations_per_s=chip.f16_per_s(o.acc.name, clock_mhz) if o.a.name == "f16" else None,
         l2_bytes_per_s=None if chip.l2_gb_per_s is None else chip.l2_gb_per_s * 1e9,
         dram_bytes_per_s=chip.dram_gb_per_s * 1e9 if cold else None,
@@ -389,7 +405,7 @@ def operations_of(problem: Problem) -> float:
     return 2.0 * problem.m * problem.n * problem.k
 
 
-def _moved_bytes(problem: Problem) -> float:
+def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
     operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0

@@ -222,8 +222,29 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "shapes": (("errors",), ()),
+    "known": (
+        ("job", "seeds", "space", "rules", "coverage", "estimate", "chips", "config", "arch", "errors"),
+        (),
+    ),
+    "series": (
+        (
+            "bench", "known", "shapes", "rules", "denominators", "chips", "backends.pick", "records", "timing",
+            "config", "arch", "errors",
+        ),
+        (),
+    ),
+    "ladder": (
+        (
+            "bench", "denominators", "trial", "estimate", "ceilings", "defaults", "rules", "coverage", "foundry",
+            "chips", "backends.pick", "records", "timing", "config", "arch", "errors",
+        ),
+        (),
+    ),
+    "picture": (("ladder", "records"), ()),
     "show": (
         (
+            "ladder", "series",
             "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
             "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
@@ -231,7 +252,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "cli": (
         (
-            "ceiling", "ceilings", "inspection", "estimate", "chips", "profile",
+            "ceiling", "ceilings", "inspection", "estimate", "chips", "profile", "series", "ladder", "picture", "known",
+            "denominators",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
             "arch", "errors",

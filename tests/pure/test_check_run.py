@@ -182,6 +182,13 @@ def test_no_element_of_d_launches_nothing(size: tuple[int, int, int]) -> None:
     assert backend.launches == []
 
 
+def test_inputs_are_proved_once_wherever_the_matrices_lie() -> None:
+    problem = Problem.packed(CONFIG.operation, 48, 32, 16)
+    one, other = (trial.exact_case(problem, shifts=layout.Shifts(a, 32, 64)) for a in (16, 32))
+    assert one.inputs is other.inputs and one.want is other.want
+    assert one.images[0].offset + 16 == other.images[0].offset
+
+
 def test_positions() -> None:
     run = check(Problem.packed(CONFIG.operation, 48, 96, 112, 24), pattern="positions")
     assert run.exact and run.guaranteed and run.pattern == "positions"

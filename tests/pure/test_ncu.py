@@ -82,6 +82,13 @@ def test_metrics_that_it_does_not_know_are_left_out(tmp_path: Path) -> None:
     assert "sm__a.sum,sm__c.sum" in profile.command
 
 
+def test_metrics_with_two_suffixes_are_left_out_by_the_name_before_them(tmp_path: Path) -> None:
+    asked = ["sm__unknown.avg.pct_of_peak_sustained_elapsed", "sm__a.avg.per_second"]
+    profile = ncu.profile(fake(tmp_path), asked, ["program", "k"], 60, ["--cache-control", "none"])
+    assert (profile.absent, profile.rows[0].values) == ((asked[0],), {asked[1]: 7.0})
+    assert profile.command[1:3] == ("--cache-control", "none")
+
+
 def test_one_that_knows_nothing_or_refuses_says_so(tmp_path: Path) -> None:
     with pytest.raises(ncu.Refusal, match="none of the metrics"):
         ncu.profile(fake(tmp_path), ["sm__unknown.sum"], ["program", "k"], 60)
@@ -91,3 +98,5 @@ def test_one_that_knows_nothing_or_refuses_says_so(tmp_path: Path) -> None:
 
 def test_what_it_lists_are_counters(tmp_path: Path) -> None:
     assert ncu.known_metrics(fake(tmp_path), "gh100") == {"l1tex__known", "sm__older"}
+    found = ncu.known_metrics(fake(tmp_path), "gh100", counters=False)
+    assert found == {"l1tex__known", "l1tex__share", "sm__older"}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wmmagen import dtypes as t
+from wmmagen import reference
 from wmmagen.config import Epilogue, Layout, Operation, Problem
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.layout import decode, encode, images
@@ -141,6 +142,17 @@ def test_values_are_the_same_on_every_machine() -> None:
     inputs = exact_inputs(Problem.packed(F16_F32, 2, 3, 4), seed=7)
     assert inputs.a.tolist() == [[-716, -1416, -112, 1687], [1068, -788, -1714, 832]]
     assert inputs.b.tolist() == [[1434, -1663, -1059], [75, -1444, 1345], [-799, 1911, 629], [-1364, -614, -1272]]
+
+
+@pytest.mark.parametrize("shape", [(37, 11), (3, 700), (700, 3), (0, 5), (5, 0)])
+def test_values_do_not_depend_on_how_many_are_made_at_a_time(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for signed in (True, False):
+        whole = reference._nonzero(*shape, 50, signed, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(reference, "_AT_A_TIME", 64)
+            assert np.array_equal(reference._nonzero(*shape, 50, signed, 3), whole)
 
 
 def test_rows_and_columns_are_all_different() -> None:

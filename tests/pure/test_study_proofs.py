@@ -1,0 +1,189 @@
+"""The proofs that measure what kernels cost, what holds them back and which shapes they win, without a card."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases_legality import config
+
+from tests import fake_cublas, ncu
+from tests.fake_cublas import FakeCard, FakeLt
+from tests.fakes import NumpyBackend, binary_of
+from tests.gpu import prove_general, prove_limits, prove_shapes
+from tests.gpu.prove_limits import STALLS, Counted, Kernel, stall_metric
+from wmmagen import known, trial
+from wmmagen.arch import ARCHS
+from wmmagen.backends import cublas
+from wmmagen.backends.library import CardLibrary
+from wmmagen.backends.pick import Place
+from wmmagen.backends.worker import KernelRecipe
+from wmmagen.config import name, parse
+from wmmagen.errors import AnswerIsNo
+from wmmagen.records import Facts, Outcome, Record
+from wmmagen.shapes import Shape
+from wmmagen.timing import Timing, TimingProtocol
+
+SM75 = ARCHS[75]
+ONE = config("warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1")
+OTHER = config("warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1,pad_a=16")
+
+
+@pytest.fixture(autouse=True)
+def _built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "build", lambda config, arch, *compiler: (None, binary_of(config, arch)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What generality costs.
+
+
+def test_general_calls_differ_from_the_special_one_in_what_they_say() -> None:
+    special, *general = prove_general.calls_of(ONE, SM75, (32, 48, 64))
+    assert special.problem == trial.Problem.packed(ONE.operation, 32, 48, 64)
+    for call in general:
+        p = call.problem
+        assert ("longer" in call.words) is (p.ldb > 48) and (call.config == ONE) is not p.operation.scaled
+    least = trial.moved_bytes(special.problem)
+    assert [trial.moved_bytes(c.problem) - least for c in general] == [
+        4 * 32 * 48 * bool(c.problem.beta) for c in general
+    ]
+    assert {c.problem.beta for c in general} == {0.0, 2.0} and {c.problem.alpha for c in general} == {1.0, 0.5}
+
+
+def test_costs_are_told_and_judged() -> None:
+    calls = list(prove_general.calls_of(ONE, SM75, (16, 16, 16)))
+    lines = prove_general.measure(calls, SM75, NumpyBackend(), TimingProtocol())
+    special = lines[0].timing.median_us
+    for line in lines:
+        assert line.kept.low == special / line.timing.median_us and json.dumps(line.as_json())
+        assert line.holds is (line.kept.low >= 0.97) and line.demanded is not bool(line.call.problem.beta)
+    text = prove_general.text_of((16, 16, 16), "as asked for", lines)
+    assert text.count("\n") == len(lines) + 3 and name(ONE) in text
+    slow = dataclasses.replace(lines[1], kept=dataclasses.replace(lines[1].kept, low=0.96))
+    assert "DOES NOT HOLD" in str(slow) and "costs more, and moves more" in str(dataclasses.replace(slow, more=0.5))
+
+
+def test_a_general_kernel_that_is_wrong_has_no_cost() -> None:
+    def spoil(entry: str, d: Any) -> None:
+        if "_linear_exact" in entry:
+            d[0, 0] += 1
+
+    with pytest.raises(AnswerIsNo, match=r"_linear_exact.* is wrong"):
+        prove_general.measure(
+            list(prove_general.calls_of(ONE, SM75, (16, 16, 16))), SM75, NumpyBackend(spoil=spoil), TimingProtocol()
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What holds a kernel back.
+
+
+def kernel(**timing: Any) -> Kernel:
+    facts = Facts(64, 0, 0, 1024, 32, 4, 0.1, "nobody")
+    subject = trial.subject_of(ONE, binary_of(ONE, SM75), trial.Problem.packed(ONE.operation, 64, 64, 64))
+    recipe = KernelRecipe(b"", subject.launch, subject.buffers)
+    return Kernel((64, 64, 64), "as asked for", ONE, Timing(5.0, (4.9, 5.1), 15, 40, **timing), facts, recipe)
+
+
+def metric(words: str, which: int = 0) -> str:
+    return next(figure for figure in prove_limits.FIGURES if figure.words == words).metrics[which]
+
+
+def row(**values: float) -> ncu.Row:
+    return ncu.Row(f"{ONE}_kernel", {stall_metric("barrier"): 1.0} | values)
+
+
+def test_launches_are_told_by_their_median_without_the_first() -> None:
+    rows = [row(**{"sm__a.sum": value}) for value in (99.0, 1.0, 5.0, 3.0)]
+    (one,) = prove_limits.counted([kernel()], rows, 4)
+    assert one.values["sm__a.sum"] == 3.0
+    (single,) = prove_limits.counted([kernel()], rows[:1], 1)
+    assert single.values["sm__a.sum"] == 99.0
+    with pytest.raises(ncu.Unreadable, match="3 launches"):
+        prove_limits.counted([kernel()], rows[:3], 4)
+
+
+def test_a_figure_takes_the_first_of_its_metrics_that_is_there() -> None:
+    first, second = (metric("tensor pipe, %", which) for which in (0, 1))
+    assert Counted(kernel(), {first: 50.0, second: 60.0}).figure("tensor pipe, %") == 50.0
+    one = Counted(kernel(), {second: 60.0, "gpu__time_duration.sum": 5000.0})
+    assert one.figure("tensor pipe, %") == 60.0 and one.figure("time of a launch, us") == 5.0
+    assert one.figure("waves") is None and one.as_json()["figures"]["tensor pipe, %"]["metric"] == second
+    text = prove_limits.told([one], "a card", "Version 1", ["sm__gone.sum"])
+    assert "metrics that are not here: sm__gone.sum" in text and "waves" in text.partition("figures without one")[2]
+    assert f"metrics: gpu__time_duration.sum {second}\n" in text
+
+
+def test_a_paragraph_says_what_is_near_its_limit_and_what_warps_wait_for() -> None:
+    values = {
+        metric("tensor pipe, %"): 91.0, metric("L2, %"): 85.0, metric("DRAM, %"): 12.0, metric("waves"): 0.97,
+        metric("multiprocessors active, %"): 40.0,
+    } | {stall_metric(reason): 0.1 * number for number, reason in enumerate(STALLS)}  # fmt: skip
+    said = prove_limits.paragraph(Counted(kernel(empty_us=0.5, throttle=("power-cap",)), values))
+    assert "Near its limit: tensor pipe (91 %), L2 (85 %). The others: DRAM 12 %." in said
+    last = [*STALLS][:-6:-1]
+    assert [said.index(STALLS[reason]) for reason in last] == sorted(said.index(STALLS[reason]) for reason in last)
+    assert STALLS[[*STALLS][-6]] not in said and "16 blocks, 4 on a multiprocessor at a time, are 0.97 waves" in said
+    assert "in 40 % of the cycles only" in said and "takes 0.50 us, 10% of its time" in said and "power-cap" in said
+    low = prove_limits.paragraph(Counted(kernel(), {metric("L2, %"): 30.0, metric("DRAM, %"): 12.0}))
+    assert "No unit is near its limit; the busiest is the L2 30 %. The others: DRAM 12 %." in low
+
+
+def test_only_metrics_that_are_listed_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = frozenset(m.partition(".")[0] for m in prove_limits.metrics() if "stalled" not in m and "launch" not in m)
+    monkeypatch.setattr(ncu, "known_metrics", lambda tool, chip, counters: listed)
+    there, absent = prove_limits.have(Path("ncu"), "gh100")
+    assert absent == [stall_metric(reason) for reason in STALLS] and metric("waves") in there
+    monkeypatch.setattr(ncu, "known_metrics", lambda tool, chip, counters: frozenset())
+    assert prove_limits.have(Path("ncu"), "gh100") == (prove_limits.metrics(), [])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which shapes are won.
+
+
+def candidate(of: Any, us: float | None, outcome: Outcome = Outcome.OK) -> Record:
+    timing = Timing(us, (us - 0.1, us + 0.1), 15, 40) if us is not None else None
+    return Record(
+        name=name(of), arch="sm_75", problem="32x32x16", outcome=outcome, backend="gpu", device="a card", timing=timing
+    )
+
+
+def asked(**more: Any) -> argparse.Namespace:
+    given = {"sweep": 1.0, "seconds": 0.5, "leaders": 2, "mode": "warm", "fp32": False}
+    return argparse.Namespace(**given | more)
+
+
+def proved(monkeypatch: pytest.MonkeyPatch, records: list[Record], **card: Any) -> prove_shapes.Proved:
+    monkeypatch.setattr(cublas, "library", lambda: fake_cublas.library_of(FakeLt(spoils=(lambda d: None,))))
+    monkeypatch.setattr(prove_shapes, "sweep", lambda *_: records)
+    library = CardLibrary(fake_cublas.asking(FakeCard()), "a card")
+    place = Place(NumpyBackend(**card), SM75, library=library)
+    return prove_shapes.prove(Shape("a name", 32, 32, 16), ONE.operation, SM75, place, asked())
+
+
+def test_a_shape_is_told_with_its_leaders_beside_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [candidate(ONE, 20.0), candidate(OTHER, 10.0), candidate(ONE, None, Outcome.WRONG)]
+    one = proved(monkeypatch, records[:2], library_us=200.0)
+    assert one.right and one.measured is not None
+    assert [row.name for row in one.measured.table.rows] == [name(OTHER), name(ONE)]
+    text = prove_shapes.text_of([one], [one.shape], SM75, "a card", asked())
+    assert "beyond the noise: 1 of 1 sizes." in text and "nobody asked for it" in text and "a name" in text
+    winner = prove_shapes.winner_of(one.measured)
+    assert winner is not None and known.line_of(SM75, (32, 32, 16), parse(winner)) in text.splitlines()
+    lines = [json.loads(line) for line in prove_shapes.lines_of([one], SM75, "a card")]
+    assert [line["kind"] for line in lines] == ["row"] * 2 + ["denominator"] * 2 + ["candidate"] * 2
+    assert lines[0]["shape"] == "a name" and lines[0]["batch"] == 1 and lines[0]["origin"] == "number 1 of the sweep"
+
+
+def test_a_shape_without_a_right_kernel_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = proved(monkeypatch, [candidate(ONE, None, Outcome.WRONG)])
+    text = prove_shapes.text_of([one], [one.shape], SM75, "a card", asked())
+    assert not one.right and "No right kernel: a name (32, 32, 16)" in text and "0 right of 1 candidates" in text
+    spoilt = proved(monkeypatch, [candidate(ONE, 20.0)], spoil=lambda entry, d: d.__setitem__((0, 0), 7777))
+    assert not spoilt.right and spoilt.measured is not None and prove_shapes.winner_of(spoilt.measured) is None

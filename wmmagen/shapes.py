@@ -1,0 +1,64 @@
+"""Lists of problems with names, chosen before anything was measured on them.
+
+``decode`` are the products of a transformer that makes one token for each of a few sequences: as many rows of A as
+sequences, and the weights of one projection as B. The extents are those of an 8-billion-parameter model with a hidden
+size of 4096, 32 heads, 8 heads of keys and values, and a feed-forward size of 14336.
+
+Source: "The Llama 3 Herd of Models" (2024), table 3, key hyperparameters: 8B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wmmagen.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A problem with its name.
+
+    Attributes:
+        words: what it is of.
+        m, n, k: its extents.
+        batch: products of these extents in one launch.
+    """
+
+    words: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k
+
+
+_SEQUENCES = (8, 16, 32, 64)
+#: Each projection's name, outputs and inputs.
+_PROJECTIONS = (
+    ("queries, keys and values", 6144, 4096),
+    ("attention output", 4096, 4096),
+    ("gate and up", 28672, 4096),
+    ("down", 4096, 14336),
+)
+
+LISTS: dict[str, tuple[Shape, ...]] = {
+    "decode": tuple(
+        Shape(f"{words}, {count} sequences", count, outputs, inputs)
+        for words, outputs, inputs in _PROJECTIONS
+        for count in _SEQUENCES
+    ),
+}
+
+
+def named(text: str) -> tuple[Shape, ...]:
+    """The list of that name.
+
+    Raises:
+        RequestError: there is none.
+    """
+    if text not in LISTS:
+        raise RequestError(f"no list of shapes is called {text!r}", f"one of: {' '.join(LISTS)}")
+    return LISTS[text]
