@@ -44,6 +44,7 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
 	$(BIN)/python tests/gpu/prove_executor.py
 	$(BIN)/python tests/gpu/prove_counts.py
+	$(BIN)/python tests/gpu/prove_accuracy.py
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py

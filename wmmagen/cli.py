@@ -425,6 +425,47 @@ def _kinds(fp32: bool) -> tuple[Kind, ...]:
     return bench.KINDS if fp32 else bench.KINDS[:1]
 
 
+@app.command("accuracy")
+def measure_accuracy(
+    arch: ArchName = None,
+    problem: Annotated[
+        str | None, typer.Option("--problem", metavar="MxNxK", help="[2048 on a GPU, else a small one with K of 256].")
+    ] = None,
+    fix: Annotated[
+        str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys of every kernel; a, acc and d choose rows.")
+    ] = "",
+    backend: Runner = "auto",
+    strict_isa: StrictIsa = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure what each accumulator and each type of D costs."""
+    from functools import partial
+
+    from wmmagen import accuracy, foundry, show
+
+    _backend(backend, "none")
+    target, fixed = _arch(arch), config.read_pairs(fix)
+    pairs, left_out = accuracy.kernels(fixed, target, strict_isa=strict_isa)
+    asked = config.read_size(problem) if problem is not None else None
+    if asked is not None:
+        accuracy.demand(pairs, asked, target, strict_isa=strict_isa)
+    place = pick.pick(backend, target, strict_isa=strict_isa)
+    (_aside if as_json else _say)(place.first_line)
+    with place:
+        size = asked or accuracy.default_size(pairs, on_card=place.demanded().clocked)
+        compiler = partial(foundry.compile_source, line_info=place.names_lines)
+        report = accuracy.measure(pairs, size, target, place, left_out, compiler)
+    document = {
+        "arch": target.name,
+        "backend": place.name,
+        "device": place.device,
+        "foreign": place.foreign,
+        **report.as_json(),
+    }
+    _answer(document, show.accuracy(report, modelled=not place.demanded().clocked), as_json)
+    return 0 if report.right else 1
+
+
 @app.command()
 def bench(
     texts: Annotated[

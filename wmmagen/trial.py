@@ -288,7 +288,7 @@ def check_run(
     launch = launch_of(binary.entry, config, problem, case.images)
     if launch.grid[0]:
         try:
-            returned = backend.run(binary, launch, case.buffers, limit_s=_limit(RUN_LIMIT_S, case.buffers))
+            returned = run_once(Subject(binary, launch, case.buffers), backend)
         except HazardFault as fault:
             return Run(problem, False, False, pattern, fault.message, findings=fault.findings)
     else:
@@ -298,6 +298,16 @@ def check_run(
     words = overwritten or ("" if verdict.exact else explain(verdict, _tiles(config)))
     miss_bits = case.check.miss_bits if case.check else None
     return Run(problem, verdict.exact and not overwritten, verdict.guaranteed, pattern, words, miss_bits)
+
+
+def run_once(subject: Subject, backend: Backend) -> list[Bytes]:
+    """The buffers of a launch as it left them; it has as long as a checked run has.
+
+    Raises:
+        Fault: the launch failed, hung or crashed.
+    """
+    limit_s = _limit(RUN_LIMIT_S, subject.buffers)
+    return backend.run(subject.binary, subject.launch, subject.buffers, limit_s=limit_s)
 
 
 def validate(

@@ -184,6 +184,14 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "precise": (("layout",), ()),
+    "accuracy": (
+        (
+            "precise", "trial", "denominators", "defaults", "rules", "coverage", "derive", "reference", "layout",
+            "backends.pick", "backends.product", "foundry", "instructions", "config", "dtypes", "arch", "errors",
+        ),
+        (),
+    ),
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
@@ -244,7 +252,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "picture": (("ladder", "records"), ()),
     "show": (
         (
-            "ladder", "series",
+            "ladder", "series", "accuracy",
             "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
             "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
@@ -253,7 +261,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cli": (
         (
             "ceiling", "ceilings", "inspection", "estimate", "chips", "profile", "series", "ladder", "picture", "known",
-            "denominators",
+            "denominators", "accuracy",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
             "arch", "errors",
