@@ -52,6 +52,13 @@ class Epilogue(StrEnum):
     LINEAR = "linear"  # D = alpha·A·B + beta·C
 
 
+class Overflow(StrEnum):
+    """What integer sums do beyond their type."""
+
+    WRAP = "wrap"  # as the language's unsigned sums
+    SATURATE = "saturate"  # stay at the end of the type, product by product
+
+
 class Residue(StrEnum):
     """Which sizes a kernel takes."""
 
@@ -153,6 +160,7 @@ class Operation:
         residue: which sizes it takes.
         align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
             of B, and of C and D. 16 bytes allow the widest copies.
+        overflow: what integer sums do beyond their type.
     """
 
     a: ElementType
@@ -164,6 +172,7 @@ class Operation:
     align_a: int = 0
     align_b: int = 0
     align_d: int = 0
+    overflow: Overflow = Overflow.WRAP
 
     def __post_init__(self) -> None:
         # 0 stands for the most that any copy can use; it is never kept.
@@ -410,6 +419,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "align_a": _read_alignment,
     "align_b": _read_alignment,
     "align_d": _read_alignment,
+    "overflow": _enum_reader(Overflow),
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
     "frags": _read_grid(MAX_FRAGS),
@@ -527,10 +537,12 @@ def _alternatives(kind: type[StrEnum]) -> str:
     return "|".join(sorted((m.value for m in kind), key=len, reverse=True))
 
 
+#: Behind the accumulator's type; wrapping sums have no word.
+_SATURATES = "sat"
 _TYPES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 _N = r"(?:0|[1-9][0-9]{0,4})"
 _NAME = re.compile(
-    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})_(?P<layout>{_alternatives(Layout)})"
+    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})(?P<overflow>{_SATURATES})?_(?P<d>{_TYPES})_(?P<layout>{_alternatives(Layout)})"
     rf"_(?P<epilogue>{_alternatives(Epilogue)})_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
@@ -552,7 +564,8 @@ def name(config: KernelConfig) -> str:
     aligns = (o.align_a, o.align_b, o.align_d)
     align = str(o.align_a) if len(set(aligns)) == 1 else "x".join(map(str, aligns))
     arrange = c.arrange_a if c.arrange_a == c.arrange_b else f"{c.arrange_a}{c.arrange_b}"
-    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}{align}"
+    acc = o.acc.name + (_SATURATES if o.overflow is Overflow.SATURATE else "")
+    what = f"wmma_gemm_{o.a.name}_{acc}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}{align}"
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
         f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.store}_mb{c.min_blocks}_{c.raster}_sk{c.split_k}"
@@ -579,6 +592,7 @@ def parse(text: str) -> KernelConfig:
     found = match.groupdict()
     for key, first in (("arrange_b", "arrange_a"), ("align_b", "align_a"), ("align_d", "align_a")):
         found[key] = found[key] or found[first]
+    found["overflow"] = (Overflow.SATURATE if found["overflow"] else Overflow.WRAP).value
     found["residency"] = _SPLIT[found["residency"]].value
     config = build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
     if name(config) != text:

@@ -10,9 +10,9 @@ from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
 GENERATED: dict[str, tuple[str, ...]] = {
-    "a": ("f16",),
-    "acc": ("f32", "f16"),
-    "d": ("f32", "f16"),
+    "a": ("f16", "bf16", "tf32", "f64", "s8", "u8"),
+    "acc": ("f32", "f16", "f64", "s32"),
+    "d": ("f32", "f16", "bf16", "f64", "s32"),
     "residue": ("exact",),
     "split_k": ("1",),
 }

@@ -28,6 +28,8 @@ class ElementType:
         zero: the C++ expression of its zero that needs no operator of a class type.
         header: the toolkit header that defines ``storage``; empty where the language does.
         experimental: in ``wmma::experimental``; documented as removed from sm_90 on.
+        rounded: the C++ function that rounds what is stored to this type, to nearest and ties away from zero; empty
+            where ``storage`` holds nothing else.
     """
 
     name: str
@@ -41,6 +43,7 @@ class ElementType:
     experimental: bool = False
     widen: str = ""
     narrow: str = ""
+    rounded: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isalnum() or self.name != self.name.lower():
@@ -78,7 +81,7 @@ BF16 = ElementType(
     widen="__bfloat162float",
     narrow="__float2bfloat16",
 )
-TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f")
+TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f", rounded="wmma::__float_to_tf32")
 F32 = ElementType("f32", "float", "float", 32, 24, zero="0.0f")
 F64 = ElementType("f64", "double", "double", 64, 53, zero="0.0")
 S8 = ElementType("s8", "signed char", "signed char", 8, 7, integer=True)
@@ -92,10 +95,13 @@ ELEMENT_TYPES: dict[str, ElementType] = {t.name: t for t in (F16, BF16, TF32, F3
 
 #: Names that people ask for and that WMMA does not have, each with the sentence that says so.
 ABSENT_TYPES: dict[str, str] = {
-    "fp8": "WMMA has no 8-bit floating point type; fp8 products exist in mma.sync and wgmma only",
-    "e4m3": "WMMA has no 8-bit floating point type; fp8 products exist in mma.sync and wgmma only",
-    "e5m2": "WMMA has no 8-bit floating point type; fp8 products exist in mma.sync and wgmma only",
-    "char": "plain char is no WMMA operand, because its sign is the platform's choice; ask for s8 or u8",
+    **dict.fromkeys(
+        ("fp8", "e4m3", "e5m2"),
+        "WMMA has no 8-bit floating point type on any architecture; fp8 products begin with mma.sync on sm_89 and wgmma "
+        "on sm_90",
+    ),
+    "char": "plain char is no WMMA operand on any architecture, because its sign is the platform's choice; ask for s8 or "
+    "u8, which begin with sm_72",
     "s16": "WMMA has no 16-bit integer type",
     "fp16": "the word is f16",
     "half": "the word is f16",

@@ -16,7 +16,7 @@ from typing import Any
 
 import jinja2
 
-from wmmagen import coverage, derive, rules, selftest
+from wmmagen import coverage, derive, instructions, rules, selftest
 from wmmagen.arch import Arch
 from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
@@ -249,7 +249,11 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "arrange_b": config.arrange_b.value,
             "share_a": _share(known, "A"),
             "share_b": _share(known, "B"),
+            **_movers(config),
         },
+        # Tiles of sums come back where C is added to fragments, or where sums live in D.
+        "loads_tiles": known["residency_global"] or (known["epilogue_linear"] and known["store_direct"]),
+        "saturated": ", true" if known["overflow_saturate"] else "",
         "headers": _headers(config),
         "factor": _FACTOR,
         "vector_a": _vector(known, "A"),
@@ -332,6 +336,14 @@ def _pipeline(config: KernelConfig) -> str:
     if config.copy is Copy.CPASYNC:
         return f"cpasync{ahead}"
     return "single" if config.stages == 1 else f"prefetch{ahead}"
+
+
+def _movers(config: KernelConfig) -> dict[str, str]:
+    """What moves fragments and tiles of sums: the calls of nvcuda::wmma, or PTX where those lose the address space."""
+    c, o = config, config.operation
+    row = instructions.find(o.a, o.acc, c.inst.m, c.inst.n, c.inst.k)
+    hidden = row.hidden if row else ()
+    return {what: "ptx" if what in hidden else "call" for what in ("operands", "tiles")}
 
 
 def _share(known: Mapping[str, Any], operand: str) -> str:
