@@ -18,7 +18,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
-from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, ElementType
+from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, F32, F64, ElementType
 from wmmagen.errors import ConfigError
 
 #: Counts and pads above these are slips of the keyboard.
@@ -186,6 +186,11 @@ class Operation:
     @property
     def b_row_major(self) -> bool:
         return self.layout in (Layout.RR, Layout.CR)
+
+    @property
+    def factor(self) -> ElementType:
+        """The type of alpha and beta, and of the arithmetic on them: f64 beside sums of f64, else f32."""
+        return F64 if self.acc is F64 else F32
 
     @property
     def scaled(self) -> bool:

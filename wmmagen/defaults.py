@@ -40,14 +40,12 @@ from wmmagen.config import (
     read_pairs,
     read_value,
 )
-from wmmagen.dtypes import F16
+from wmmagen.dtypes import F16, RESULTS, S8
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
 #: Keys whose default depends on nothing else.
 _PLAIN: dict[str, Any] = {
-    "layout": Layout.RR,
-    "epilogue": Epilogue.NONE,
     "residue": Residue.EXACT,
     "overflow": Overflow.WRAP,
     "residency": Residency.FRAGMENT,
@@ -165,17 +163,21 @@ def _distance(config: KernelConfig) -> tuple[float, ...]:
 
 
 def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Types and shape: the first row of the instruction table that agrees with what was given."""
-    a = given.get("a", F16)
-    rows = instructions.of_operand(a) or instructions.of_operand(F16)
+    """Types and shape: the first row of the instruction table that agrees with what was given; f16 where none does."""
+    rows = instructions.of_operand(given["a"]) if "a" in given else instructions.INSTRUCTIONS
+    rows = rows or instructions.of_operand(F16)
     wanted = given.get("acc", _stored_as_it_is(given))
     rows = tuple(r for r in rows if wanted in (None, r.acc)) or rows
+    if "d" in given:
+        rows = tuple(r for r in rows if given["d"].name in RESULTS.get(r.acc.name, ())) or rows
     row = rows[0]
-    acc = given.get("acc", row.acc)
+    a, acc = given.get("a", row.a), given.get("acc", row.acc)
     d = given.get("d", acc)
-    layout = Layout(row.layouts[0])
+    layout = Layout((coverage.layouts_of(a.name) or row.layouts)[0])
+    epilogue = Epilogue.LINEAR if d is S8 else Epilogue.NONE
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
-    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
+    types = {"a": a, "acc": acc, "d": d, "epilogue": epilogue}
+    return {**types, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
 
 
 def _stored_as_it_is(given: Mapping[str, Any]) -> Any:

@@ -33,12 +33,14 @@ _LAYOUT_WORDS = {
 _ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
 #: The numbers of a call under the names that the launcher's parameters have.
 _CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "ALPHA": "alpha", "BETA": "beta", **_ADDRESSES}
-#: The type of alpha and beta, and of the arithmetic on them.
-_FACTOR = "float"
 #: What carries a copy of so many bytes through registers.
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
 #: Around each matrix of the self-test; a multiple of every alignment that a launcher asks for.
 _GUARD_BYTES = 4096
+#: What the self-test includes beside the types.
+_RUNTIME = "cuda_runtime.h"
+#: The self-test's integers are C ints.
+_INT_MAX = 2**31 - 1
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -153,14 +155,26 @@ def include_guard(symbol: str) -> str:
 def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
     """The program that checks the kernel, which :func:`render` exports under ``symbol``, in its user's own build."""
     symbol = symbol or name_of(config)
+    factor = config.operation.factor
     calls = [
-        {"what": s.what, "status": s.status.value, "changes": [(f, _argument(f, v)) for f, v in s.changes.items()]}
+        {
+            "what": s.what,
+            "status": s.status.value,
+            "changes": [(f, _argument(f, v, factor)) for f, v in s.changes.items()],
+        }
         for s in selftest.spoilt_calls(config)
     ]
-    acceptable = ", ".join(_argument(field, value) for field, value in selftest.acceptable(config).items())
+    acceptable = ", ".join(_argument(field, value, factor) for field, value in selftest.acceptable(config).items())
     return _fill(
         "selftest.cu.jinja",
-        {**_words(config), "arch": arch.name, "symbol": symbol, "acceptable": acceptable, "spoilt": calls},
+        {
+            **_words(config),
+            "arch": arch.name,
+            "symbol": symbol,
+            "acceptable": acceptable,
+            "spoilt": calls,
+            "headers": sorted({t.header for t in (config.operation.a, config.operation.d) if t.header} | {_RUNTIME}),
+        },
         numbers=_selftest_numbers(config),
     )
 
@@ -182,18 +196,19 @@ def render_loop(
         constants: by name, value and meaning.
         structure: what else the template asks of ``v``.
     """
-    headers = sorted({t.header for t in (a, acc) if t is not None and t.header} | {"mma.h"})
+    headers = _headers(a, acc)
     declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
     v = {name: value for name, (value, _) in constants.items()} | dict(structure)
     context = {"kernel": kernel, "a": a, "acc": acc, "headers": headers, "v": v}
     return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
 
 
-def _argument(field: str, value: int | float) -> str:
+def _argument(field: str, value: int | float, factor: ElementType) -> str:
     """An argument of the launcher in C++: an address, a factor or a number."""
     if field in selftest.ADDRESSES:
         return f"at({value})" if value else "nullptr"
-    return f"{value:.1f}f" if isinstance(value, float) else str(value)
+    suffix = "f" if factor.bits == 32 else ""
+    return f"{value:.1f}{suffix}" if isinstance(value, float) else str(value)
 
 
 def _selftest_numbers(config: KernelConfig) -> str:
@@ -211,14 +226,14 @@ def _selftest_numbers(config: KernelConfig) -> str:
         ("BLOCKS_N", blocks_n, "and across"),
         *((f"{x}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in letters),
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
-        ("MOST", min(o.acc.exact_limit, o.d.exact_limit), "integers up to this are exact in sums and in D"),
+        ("MOST", min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX), "integers up to this are exact in sums and in D"),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
     ]
     return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
 
 
 def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:
-    known = derive.values(config, strict_isa=strict_isa)
+    known, o = derive.values(config, strict_isa=strict_isa), config.operation
     checks: dict[bool, list[dict[str, str]]] = {True: [], False: []}
     for rule, expr in _call_rules(known, strict_isa=strict_isa):
         assert rule.status is not None
@@ -254,8 +269,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         # Tiles of sums come back where C is added to fragments, or where sums live in D.
         "loads_tiles": known["residency_global"] or (known["epilogue_linear"] and known["store_direct"]),
         "saturated": ", true" if known["overflow_saturate"] else "",
-        "headers": _headers(config),
-        "factor": _FACTOR,
+        "headers": _headers(o.a, o.acc, o.d),
         "vector_a": _vector(known, "A"),
         "vector_b": _vector(known, "B"),
         "copy_bytes": sorted({known["A_COPY_BYTES"], known["B_COPY_BYTES"]}, reverse=True),
@@ -295,13 +309,14 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     matrices, numbers = "const void* A, const void* B, void* D", "int lda, int ldb, int ldd"
     if o.scaled:
         matrices = "const void* A, const void* B, const void* C, void* D"
-        numbers = f"int lda, int ldb, int ldc, int ldd, {_FACTOR} alpha, {_FACTOR} beta"
+        numbers = f"int lda, int ldb, int ldc, int ldd, {o.factor.storage} alpha, {o.factor.storage} beta"
     parameters = f"{matrices}, int M, int N, int K, {numbers}"
     return {
         "name": name_of(config),
         "a": o.a,
         "acc": o.acc,
         "d": o.d,
+        "factor": o.factor.storage,
         "v": v,
         "formula": "alpha * A * B + beta * C" if o.scaled else "A * B",
         "outputs_words": "C and D (M x N) are" if o.scaled else "D (M x N) is",
@@ -356,9 +371,9 @@ def _share(known: Mapping[str, Any], operand: str) -> str:
     return "scattered" if tiled and step % tile and tile % step else "column"
 
 
-def _headers(config: KernelConfig) -> list[str]:
-    o = config.operation
-    return sorted({t.header for t in (o.a, o.acc, o.d) if t.header} | {"mma.h"})
+def _headers(*types: ElementType | None) -> list[str]:
+    """What a text includes: only what its own types need, for a header of another type may not be there."""
+    return sorted({t.header for t in types if t is not None and t.header} | {"mma.h"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

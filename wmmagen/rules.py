@@ -21,7 +21,7 @@ from wmmagen import derive, instructions
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
-from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.dtypes import ELEMENT_TYPES, RESULTS
 from wmmagen.errors import IllegalConfig
 from wmmagen.expr import Expr, parse
 
@@ -335,6 +335,43 @@ _TYPES: tuple[Rule, ...] = (
         reason="Which lane holds which element is not specified and differs from type to type, so another type is made "
         "on the way through memory, never by copying elements from one fragment into another.",
         source=GUIDE,
+    ),
+    _rule(
+        "T152",
+        "result-type",
+        Scope.STATIC,
+        " or ".join(f"(acc_{acc} and ({_any('d', results)}))" for acc, results in RESULTS.items()),
+        when="store_staged",
+        says="sums become a type that is made of them",
+        message="sums in {acc} do not become {d}",
+        fix="; ".join(f"of {acc}: d={' or '.join(results)}" for acc, results in RESULTS.items()),
+        reason="A narrower D is worth a rounding where it saves bytes, and sums of f16 may go on in f32. Whole numbers and "
+        "fractions do not mix.",
+        source=CONTRACT,
+    ),
+    _rule(
+        "T153",
+        "scaled-bytes",
+        Scope.STATIC,
+        "epilogue_linear",
+        when="d_s8",
+        says="sums become bytes by a scale",
+        message="sums in {acc} of {a} products do not fit into {d} as they are, and epilogue={epilogue} has no scale",
+        fix="epilogue=linear, whose alpha is the scale, or d={acc}",
+        reason="A product of two bytes alone is wider than a byte.",
+        source=CONTRACT,
+    ),
+    _rule(
+        "T154",
+        "factors-are-floats",
+        Scope.STATIC,
+        "acc_f16 or acc_f32 or acc_f64 or d_s8",
+        when="epilogue_linear",
+        says="factors scale sums that are not whole numbers in D",
+        message="alpha and beta are floats, which hold whole numbers up to 2^24; {acc} sums that go to D as {d} go beyond",
+        fix="epilogue=none, or d=s8, which is rounded anyway",
+        reason="D would be rounded although nobody asked for it.",
+        source=CONTRACT,
     ),
     _rule(
         "T141",
@@ -861,7 +898,7 @@ _COPIES: tuple[Rule, ...] = (
 )
 
 
-def _meaningless(id: str, name: str, expr: str, when: str, key: str, only: str, why: str) -> Rule:
+def _meaningless(id: str, name: str, expr: str, when: str | None, key: str, only: str, why: str) -> Rule:
     return _rule(
         id,
         name,
@@ -918,6 +955,9 @@ _AXES: tuple[Rule, ...] = (
         source=TEMPLATE,
         knobs=("k_steps",),
         structural=True,
+    ),
+    _meaningless(
+        "X616", "no-overflow", "overflow_wrap or acc_s32", None, "overflow", "wrap", "sums are not integers"
     ),
     _rule(
         "X614",

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from wmmagen import chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
-from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
+from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject
 from wmmagen.config import Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
+from wmmagen.dtypes import F64
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
@@ -152,7 +153,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
     p = problem
-    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.alpha, p.beta)
+    of = Double if p.operation.factor is F64 else float
+    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, of(p.alpha), of(p.beta))
     return Launch(
         entry=entry,
         grid=(known["BLOCKS"], 1, 1),
@@ -168,6 +170,7 @@ def exact_case(
     pattern: str = "auto",
     shifts: Shifts = UNSHIFTED,
     above: int | None = FREIVALDS_ABOVE,
+    unrounded: bool = False,
 ) -> Case:
     """Exact inputs for ``problem`` with D poisoned and guard bands around everything; what must not be read is hostile.
 
@@ -177,16 +180,19 @@ def exact_case(
         shifts: where the matrices begin.
         above: multiply-adds from which on Freivalds' check stands for the full product, where D allows it; None for
             never.
+        unrounded: whether operands that a kernel has to round lie in memory as floats that have to be rounded.
 
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
     """
-    return _placed(*_proved(problem, pattern, above), shifts)
+    return _placed(*_proved(problem, pattern, above), shifts, unrounded)
 
 
-def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE) -> Case:
+def case_of(
+    inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE, unrounded: bool = False
+) -> Case:
     """As :func:`exact_case`, for inputs that are there already."""
-    return _placed(inputs, *_answer(inputs, above), shifts)
+    return _placed(inputs, *_answer(inputs, above), shifts, unrounded)
 
 
 @lru_cache(maxsize=_CASES_KEPT)
@@ -205,15 +211,20 @@ def _answer(inputs: Inputs, above: int | None) -> tuple[npt.NDArray[Any] | None,
     return (reference.expected(inputs) if check is None else None), check
 
 
-def _placed(inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | None, shifts: Shifts) -> Case:
+def _placed(
+    inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | None, shifts: Shifts, unrounded: bool
+) -> Case:
     images = layout.images(inputs.problem, shifts=shifts)
-    return Case(inputs, images, _hostile_buffers(inputs, images), want, check)
+    return Case(inputs, images, _hostile_buffers(inputs, images, unrounded), want, check)
 
 
-def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ...]:
+def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = False) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
     a, b, *c, d = images
-    operands = [a.pack(inputs.a), b.pack(inputs.b)]
+    stored = (inputs.a, inputs.b)
+    if unrounded:
+        stored = tuple(reference.unrounded(x, inputs.problem.operation.a, n) for n, x in enumerate(stored))
+    operands = [image.pack(values) for image, values in zip((a, b), stored, strict=True)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
     return (*operands, *(x.unreadable() if inputs.c is None else x.pack(inputs.c) for x in c), d.blank())
@@ -284,7 +295,7 @@ def check_run(
         IllegalConfig: ``config`` does not take ``problem``.
     """
     rules.demand(config, binary.arch, problem)
-    case = exact_case(problem, pattern, pointer_shifts(config), above)
+    case = exact_case(problem, pattern, pointer_shifts(config), above, unrounded=True)
     launch = launch_of(binary.entry, config, problem, case.images)
     if launch.grid[0]:
         try:

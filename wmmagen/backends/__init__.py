@@ -29,6 +29,10 @@ class Pointer:
     offset: int = 0
 
 
+class Double(float):
+    """A kernel argument that is passed as a C ``double``."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch.
@@ -38,7 +42,8 @@ class Launch:
         grid: blocks in x, y, z.
         block: threads in x, y, z.
         shared_bytes: dynamic shared memory per block.
-        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``.
+        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``,
+            a :class:`Double` as a C ``double``.
     """
 
     entry: str

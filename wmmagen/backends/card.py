@@ -22,7 +22,7 @@ from cuda.core import launch as enqueue
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.graph import Graph
 
-from wmmagen.backends import Bytes, Launch, Pointer, sensor
+from wmmagen.backends import Bytes, Double, Launch, Pointer, sensor
 from wmmagen.errors import LaunchFault
 from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, compare, rotation
 
@@ -39,7 +39,7 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MEMORY_SHARE = 0.8
 _WARM = Rotation(1, True)
 
-_Argument = int | np.int32 | np.float32
+_Argument = int | np.int32 | np.float32 | np.float64
 #: Where the buffers of a launch lie, in their order.
 Addresses = Sequence[int]
 
@@ -238,6 +238,8 @@ class _Memory:
 
 def _argument(addresses: Addresses, number: int, value: Pointer | int | float) -> _Argument:
     """The argument in the type by which cuda.core tells its width: a Python int is taken for an address."""
+    if isinstance(value, Double):
+        return np.float64(value)
     if isinstance(value, float):
         return np.float32(value)
     if not isinstance(value, Pointer):
@@ -259,7 +261,7 @@ def _check_numbers(launch: Launch) -> None:
     for number, value in enumerate(launch.arguments):
         if isinstance(value, int) and value not in _INT32:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit int")
-        if isinstance(value, float) and math.isfinite(value) and abs(value) > _FLOAT_MAX:
+        if isinstance(value, float) and not isinstance(value, Double) and math.isfinite(value) and abs(value) > _FLOAT_MAX:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit float")
 
 
