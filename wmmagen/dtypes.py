@@ -106,11 +106,11 @@ RESULTS: dict[str, tuple[str, ...]] = {
 ABSENT_TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("fp8", "e4m3", "e5m2"),
-        "WMMA has no 8-bit floating point type on any architecture; fp8 products begin with mma.sync on sm_89 and wgmma "
-        "on sm_90",
+        "WMMA has no 8-bit floating point type on any architecture; fp8 products begin with mma.sync on sm_89 and "
+        "wgmma on sm_90",
     ),
-    "char": "plain char is no WMMA operand on any architecture, because its sign is the platform's choice; ask for s8 or "
-    "u8, which begin with sm_72",
+    "char": "plain char is no WMMA operand on any architecture, because its sign is the platform's choice; ask for s8 "
+    "or u8, which begin with sm_72",
     "s16": "WMMA has no 16-bit integer type",
     "fp16": "the word is f16",
     "half": "the word is f16",

@@ -12,8 +12,8 @@ have one sign.
 
 An epilogue with factors goes on in f32, or in f64 beside sums of f64. A factor is p·2^e with an odd p; in units of the
 smaller of the two powers of two, alpha·A·B + beta·C is an integer, and so are both of its terms. As long as
-|alpha|·Σ|a||b| + |beta|·|c| is at most 2^24 of these units (2^53), the type holds all of them, in whatever order and with
-or without fused operations.
+|alpha|·Σ|a||b| + |beta|·|c| is at most 2^24 of these units (2^53), the type holds all of them, in whatever order and
+with or without fused operations.
 
 A kernel has to round tf32 operands, which lie in memory as floats: :func:`unrounded` gives floats that round to the
 integers of the inputs, so that a kernel that leaves them as they are is wrong.
@@ -325,8 +325,8 @@ def _require_known(operation: Operation) -> None:
     acc, d = operation.acc, operation.d
     if operation.scaled and (d.name not in RESULTS.get(acc.name, ()) or (d.integer and d == acc)):
         raise NotGeneratedYet(
-            f"the reference knows epilogue={operation.epilogue} from f16 and f32 to f16, bf16 and f32, from f64 to f64 and "
-            f"from s32 to s8, not from {acc.name} to {d.name}",
+            f"the reference knows epilogue={operation.epilogue} from f16 and f32 to f16, bf16 and f32, from f64 to "
+            f"f64 and from s32 to s8, not from {acc.name} to {d.name}",
             "use epilogue=none",
         )
 
@@ -345,7 +345,9 @@ def demand(problem: Problem, pattern: str) -> None:
     if pattern == "field" and problem.operation.a.name == "u8":
         raise ConfigError("pattern 'field' has negative values, u8 has none", "use pattern 'auto'")
     if pattern == "extremes" and not problem.operation.a.integer:
-        raise ConfigError(f"pattern 'extremes' is of integers, {problem.operation.a.name} is none", "use pattern 'auto'")
+        raise ConfigError(
+            f"pattern 'extremes' is of integers, {problem.operation.a.name} is none", "use pattern 'auto'"
+        )
     _largest_c(problem)
 
 
@@ -355,8 +357,8 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     ``auto`` takes the largest magnitudes that K, the accumulator and D allow, without zeros; where K is longer than
     the accumulator can count it thins out the rows of A. ``field`` is the published pattern of the field, bounded by
     6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7 and
-    B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type, everywhere:
-    with K = 131,072, sums of s8 are 2^31. C, where it is read, has no zeros in any of them.
+    B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type,
+    everywhere: with K = 131,072, sums of s8 are 2^31. C, where it is read, has no zeros in any of them.
 
     Args:
         problem: sizes, types and factors.
@@ -462,10 +464,10 @@ def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, ...]:
 
 
 def unrounded(values: Array, element: ElementType, stream: int) -> Array:
-    """What lies in memory where a kernel has to round operands: floats that become ``values`` by it, zeros as they are.
+    """What lies in memory where a kernel has to round operands: floats that it makes ``values`` of, zeros as they are.
 
-    Each is moved by up to half a step of ``element``, to both sides and as far as the ties, which go away from zero. So a
-    kernel that cuts off what is too long is wrong in about half of them.
+    Each is moved by up to half a step of ``element``, to both sides and as far as the ties, which go away from zero.
+    So a kernel that cuts off what is too long is wrong in about half of them.
 
     Args:
         values: rows × cols, exact in ``element``.
@@ -476,7 +478,8 @@ def unrounded(values: Array, element: ElementType, stream: int) -> Array:
         return values
     exact = values.astype(np.float32)
     # 13 bits of f32 are beyond tf32: from half a step below in magnitude to just below half a step above.
-    beyond = (_hashed(*exact.shape, stream) & np.uint32(0x1FFF)) - np.uint32(0x1000)
+    rows, cols = exact.shape
+    beyond = (_hashed(rows, cols, stream) & np.uint32(0x1FFF)) - np.uint32(0x1000)
     moved = np.where(exact == 0, np.uint32(0), exact.view(np.uint32) + beyond).view(np.float32)
     if not np.array_equal(rounded_to_tf32(moved), exact):
         raise AssertionError("floats were made that do not round to their integers")
@@ -606,8 +609,8 @@ def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
 
 #: Factors that a linear epilogue is checked with: plain, odd and negative, without C, without A and B, a fraction.
 FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
-#: What alpha is a multiple of where D is s8, by the type of A and B: with it most sums of the checked problems end within
-#: the type, some of them on ties, and some beyond its ends. Sums of u8 have one sign.
+#: What alpha is a multiple of where D is s8, by the type of A and B: with it most sums of the checked problems end
+#: within the type, some of them on ties, and some beyond its ends. Sums of u8 have one sign.
 _SCALES = {"s8": 2.0**-9, "u8": 2.0**-14}
 
 

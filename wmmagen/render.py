@@ -22,6 +22,7 @@ from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
 from wmmagen.expr import Expr
+from wmmagen.instructions import REGISTER_BITS, Instruction
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -182,8 +183,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
 def render_loop(
     kind: str,
     kernel: str,
-    a: ElementType | None,
-    acc: ElementType | None,
+    inst: Instruction | None,
     constants: Mapping[str, tuple[int, str]],
     structure: Mapping[str, Any],
 ) -> str:
@@ -192,14 +192,27 @@ def render_loop(
     Args:
         kind: which template.
         kernel: the kernel's symbol.
-        a, acc: element types of operands and of sums; None where nothing is multiplied.
+        inst: what multiplies; None where nothing does.
         constants: by name, value and meaning.
         structure: what else the template asks of ``v``.
     """
-    headers = _headers(a, acc)
+    a, acc = (None, None) if inst is None else (inst.a, inst.acc)
     declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
-    v = {name: value for name, (value, _) in constants.items()} | dict(structure)
-    context = {"kernel": kernel, "a": a, "acc": acc, "headers": headers, "v": v}
+    # Fragments of the loops that load them come from shared memory, A in rows and B in columns.
+    v = {name: value for name, (value, _) in constants.items()} | dict(structure) | {"feed_shared": True}
+    if inst is not None:
+        v |= {f"{of}_FRAGMENT_BITS": n * REGISTER_BITS for of, n in (("A", inst.a_registers), ("B", inst.b_registers))}
+    context = {
+        "kernel": kernel,
+        "a": a,
+        "acc": acc,
+        "headers": _headers(a, acc),
+        "v": v,
+        "slot": {"operands": "ptx" if inst is not None and "operands" in inst.hidden else "call"},
+        "order_a": "row_major",
+        "order_b": "col_major",
+        "saturated": "",
+    }
     return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
 
 

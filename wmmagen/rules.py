@@ -345,8 +345,8 @@ _TYPES: tuple[Rule, ...] = (
         says="sums become a type that is made of them",
         message="sums in {acc} do not become {d}",
         fix="; ".join(f"of {acc}: d={' or '.join(results)}" for acc, results in RESULTS.items()),
-        reason="A narrower D is worth a rounding where it saves bytes, and sums of f16 may go on in f32. Whole numbers and "
-        "fractions do not mix.",
+        reason="A narrower D is worth a rounding where it saves bytes, and sums of f16 may go on in f32. Whole numbers "
+        "and fractions do not mix.",
         source=CONTRACT,
     ),
     _rule(
@@ -368,7 +368,7 @@ _TYPES: tuple[Rule, ...] = (
         "acc_f16 or acc_f32 or acc_f64 or d_s8",
         when="epilogue_linear",
         says="factors scale sums that are not whole numbers in D",
-        message="alpha and beta are floats, which hold whole numbers up to 2^24; {acc} sums that go to D as {d} go beyond",
+        message="alpha and beta are floats, which hold whole numbers up to 2^24; {acc} sums that become {d} go beyond",
         fix="epilogue=none, or d=s8, which is rounded anyway",
         reason="D would be rounded although nobody asked for it.",
         source=CONTRACT,
@@ -956,9 +956,7 @@ _AXES: tuple[Rule, ...] = (
         knobs=("k_steps",),
         structural=True,
     ),
-    _meaningless(
-        "X616", "no-overflow", "overflow_wrap or acc_s32", None, "overflow", "wrap", "sums are not integers"
-    ),
+    _meaningless("X616", "no-overflow", "overflow_wrap or acc_s32", None, "overflow", "wrap", "sums are not integers"),
     _rule(
         "X614",
         "sums-in-d",

@@ -18,7 +18,6 @@ from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject
 from wmmagen.config import Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
-from wmmagen.dtypes import F64
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
@@ -153,7 +152,7 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
     p = problem
-    of = Double if p.operation.factor is F64 else float
+    of = Double if p.operation.factor.bits == 64 else float
     factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, of(p.alpha), of(p.beta))
     return Launch(
         entry=entry,
@@ -221,9 +220,9 @@ def _placed(
 def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = False) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
     a, b, *c, d = images
-    stored = (inputs.a, inputs.b)
+    stored, element = [inputs.a, inputs.b], inputs.problem.operation.a
     if unrounded:
-        stored = tuple(reference.unrounded(x, inputs.problem.operation.a, n) for n, x in enumerate(stored))
+        stored = [reference.unrounded(values, element, stream) for stream, values in enumerate(stored)]
     operands = [image.pack(values) for image, values in zip((a, b), stored, strict=True)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
@@ -399,7 +398,7 @@ def floor_us(problem: Problem, measured: Timing, device: str) -> float:
         measured.mode,
         operations=operations_of(problem) if problem.alpha else 0.0,
         moved_bytes=moved_bytes(problem),
-        operations_per_s=chip.f16_per_s(o.acc.name, clock_mhz) if o.a.name == "f16" else None,
+        operations_per_s=chip.per_s(o.a.name, o.acc.name, clock_mhz),
         l2_bytes_per_s=None if chip.l2_gb_per_s is None else chip.l2_gb_per_s * 1e9,
         dram_bytes_per_s=chip.dram_gb_per_s * 1e9 if cold else None,
     )

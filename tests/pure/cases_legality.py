@@ -19,6 +19,7 @@ from wmmagen.config import (
     Layout,
     Operation,
     Order,
+    Overflow,
     Raster,
     Residency,
     Residue,
@@ -112,7 +113,7 @@ BREAKS: dict[str, Break] = {
     "T103": Break("a=f64,acc=f64,d=f64,inst=16x16x16", "a=f64,acc=f64,d=f64,inst=8x8x4"),
     "T104": Break("a=s4,acc=s32,d=s32,layout=rc,inst=8x8x64,pad_a=32,pad_b=32", f"{_NIBBLES},layout=rc"),
     "T105": Break(f"{_BITS},inst=8x8x256", f"{_BITS},inst=8x8x128,warps=1x1"),
-    "T111": Break("acc=s32,store=staged", "acc=f16,store=staged"),
+    "T111": Break("acc=s32,d=s32", "acc=f16,d=f16"),
     "T112": Break("a=bf16,acc=f16,d=f16", "a=bf16,acc=f32"),
     "T113": Break("a=f64,acc=f32,d=f32,inst=8x8x4", "a=f64,acc=f64,d=f64,inst=8x8x4"),
     "T114": Break(f"{_BYTES},acc=f32", f"{_BYTES},acc=s32,d=s32"),
@@ -122,6 +123,9 @@ BREAKS: dict[str, Break] = {
         f"{_NIBBLES},layout=rc,arrange_b=tiles",
     ),
     "T151": Break("acc=f16", "acc=f16,store=staged"),
+    "T152": Break("d=f64,store=staged", "d=bf16,store=staged"),
+    "T153": Break(f"{_BYTES},acc=s32,d=s8,store=staged", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
+    "T154": Break(f"{_BYTES},acc=s32,d=s32,epilogue=linear", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
     "L201": Break("pad_a=7", "pad_a=8"),
@@ -169,6 +173,7 @@ BREAKS: dict[str, Break] = {
     "X612": Break("store=staged,align_d=8", "store=staged,align_d=4"),
     "X613": Break("k_steps=1,fragment_buffers=2", "k_steps=2,fragment_buffers=2"),
     "X615": Break("k_steps=3,fragment_buffers=2", "k_steps=3,fragment_buffers=2,stages=1"),
+    "X616": Break("overflow=saturate", f"{_BYTES},acc=s32,d=s32,overflow=saturate"),
     "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
@@ -217,6 +222,7 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "a": row.a if draw.random() < 0.95 else F32,
         "acc": other.acc if draw.random() < 0.95 else draw.choice(list(ELEMENT_TYPES.values())),
         "d": row.acc if draw.random() < 0.8 else draw.choice([row.a, F32]),
+        "epilogue": draw.choice([Epilogue.NONE, Epilogue.NONE, Epilogue.LINEAR]),
         "layout": Layout(draw.choice(row.layouts)) if draw.random() < 0.9 else draw.choice(list(Layout)),
         "inst": Shape(other.m, other.n, other.k),
         "warps": Grid(draw.choice([1, 1, 2, 2, 4, 8]), draw.choice([1, 1, 2, 2, 4, 8])),
@@ -236,6 +242,9 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "store": draw.choice(list(Store)),
         "fragment_buffers": draw.choice([1, 1, 2]),
         "min_blocks": draw.choice([1, 1, 1, 2, 20]),
+        "overflow": draw.choice(list(Overflow))
+        if row.acc.integer
+        else draw.choice([Overflow.WRAP] * 9 + [Overflow.SATURATE]),
         "raster": draw.choice([LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 3)]),
     }
     widest = _widest(values)

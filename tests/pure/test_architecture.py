@@ -26,7 +26,10 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
     ),
     "selftest": (("rules", "derive", "config"), ()),
-    "render": (("selftest", "rules", "derive", "coverage", "config", "arch", "dtypes", "expr"), ("jinja2",)),
+    "render": (
+        ("selftest", "rules", "derive", "coverage", "config", "arch", "instructions", "dtypes", "expr"),
+        ("jinja2",),
+    ),
     "schemas": (("errors",), ()),
     "documents": (("schemas", "rules", "config", "dtypes"), ()),
     "nvrtc": (("arch", "errors"), ("cuda",)),
@@ -213,7 +216,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("profile", "trial", "lint", "rules", "derive", "executor.counts", "config", "arch", "errors"),
         (),
     ),
-    "loops": (("backends", "coverage", "layout", "render", "instructions", "timing", "arch"), ()),
+    "loops": (("backends", "coverage", "layout", "render", "instructions", "dtypes", "timing", "arch"), ()),
     "ceilings": (("timing", "errors"), ()),
     "ceiling": (
         (

@@ -261,7 +261,12 @@ def _check_numbers(launch: Launch) -> None:
     for number, value in enumerate(launch.arguments):
         if isinstance(value, int) and value not in _INT32:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit int")
-        if isinstance(value, float) and not isinstance(value, Double) and math.isfinite(value) and abs(value) > _FLOAT_MAX:
+        if (
+            isinstance(value, float)
+            and not isinstance(value, Double)
+            and math.isfinite(value)
+            and abs(value) > _FLOAT_MAX
+        ):
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit float")
 
 
