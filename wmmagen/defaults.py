@@ -175,7 +175,9 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     d = given.get("d", acc)
     layout = Layout((coverage.layouts_of(a.name) or row.layouts)[0])
     epilogue = Epilogue.LINEAR if d is S8 else Epilogue.NONE
-    aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
+    aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits}
+    # A store of D stays within a row of one tile.
+    aligns["align_d"] = min(WIDEST_BITS // d.bits, given.get("inst", row).n)
     types = {"a": a, "acc": acc, "d": d, "epilogue": epilogue}
     return {**types, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
 

@@ -32,7 +32,7 @@ class MachineCode:
     the address space: the C++ calls lose it, and their loads become generic ones.
 
     Attributes:
-        matrix: opcode and types.
+        matrix: opcode and types; behind them ``.SAT`` where integer sums saturate.
         shared: loads from shared memory, along and across.
         from_global: loads from global memory, along and across.
         stores: of accumulators to global memory; more than one where architectures or ways to write it differ.

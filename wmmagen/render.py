@@ -36,6 +36,8 @@ _ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRES
 _CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "ALPHA": "alpha", "BETA": "beta", **_ADDRESSES}
 #: What carries a copy of so many bytes through registers.
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
+#: The same of elements of 64 bits: of an int4 the compiler makes several stores where the elements around are wider.
+_WIDE_VECTOR_TYPES = {16: "double2", 8: "double"}
 #: Around each matrix of the self-test; a multiple of every alignment that a launcher asks for.
 _GUARD_BYTES = 4096
 #: What the self-test includes beside the types.
@@ -294,7 +296,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
 
 def _vector(known: Mapping[str, Any], operand: str) -> str:
     # A width that no copy has breaks a rule whose assertion stands in the text; any type serves beside it.
-    return _VECTOR_TYPES.get(known[f"{operand}_COPY_BYTES"], _VECTOR_TYPES[16])
+    types = _WIDE_VECTOR_TYPES if known["A_BITS"] == 64 else _VECTOR_TYPES
+    return types.get(known[f"{operand}_COPY_BYTES"], types[16])
 
 
 def _call_rules(known: Mapping[str, Any], *, strict_isa: bool) -> list[tuple[Rule, Expr]]:

@@ -895,6 +895,32 @@ _COPIES: tuple[Rule, ...] = (
     ),
     *_copy_rules("A", 1),
     *_copy_rules("B", 2),
+    _rule(
+        "C561",
+        "store-within-tile",
+        Scope.STATIC,
+        "D_TILE_COLS % ALIGN_D == 0",
+        when="store_staged and d_s8",
+        says="a store of D stays within one instruction tile",
+        message="one store of D is {ALIGN_D} elements, and a row of an instruction tile is {D_TILE_COLS}",
+        fix="a smaller align_d, or an instruction shape that is wider along N",
+        reason="Sums are staged tile by tile, and only those of one tile lie side by side. Stores of wider elements "
+        "are never longer than a tile is wide.",
+        source=TEMPLATE,
+    ),
+    _rule(
+        "C562",
+        "store-share",
+        Scope.STATIC,
+        "INST_M * D_ROW_VECTORS % 32 == 0",
+        when="store_staged and d_s8",
+        says="the lanes of a warp share the stores of a row of tiles evenly",
+        message="a row of a warp's tiles is {INST_M} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot share "
+        "evenly",
+        fix="an even number of fragments across, or a smaller align_d",
+        reason="The loop over stores has no tail. A tile has 32 stores at least where elements are wider.",
+        source=TEMPLATE,
+    ),
 )
 
 

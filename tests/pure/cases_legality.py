@@ -165,6 +165,14 @@ BREAKS: dict[str, Break] = {
     "C532": Break("align_b=16", "align_b=8"),
     "C541": Break(f"{_NIBBLES},layout=rc,align_a=1", f"{_NIBBLES},layout=rc,align_a=2"),
     "C542": Break(f"{_NIBBLES},layout=rc,align_b=1", f"{_NIBBLES},layout=rc,align_b=2"),
+    "C561": Break(
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=32x8x16,frags=2x8",
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=32x8x16,frags=2x8,align_d=8",
+    ),
+    "C562": Break(
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=8x32x16,warps=1x1,frags=4x1",
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=8x32x16,warps=1x1,frags=4x1,align_d=8",
+    ),
     "C551": Break("copy=cpasync,align_a=1", "copy=cpasync,align_a=2"),
     "C552": Break("copy=cpasync,align_b=1", "copy=cpasync,align_b=2"),
     "X609": Break(f"{_GLOBAL},align_a=4", f"{_GLOBAL},align_a=8"),
