@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from wmmagen import coverage, derive, loops, rules
+from wmmagen import coverage, loops, rules, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
@@ -27,8 +27,6 @@ PIPELINES = (
     "feed=global,k_steps=2",
 )
 TILES = ("warps=2x1,frags=1x2", "warps=1x2,frags=2x1", "warps=2x2,frags=1x1", "warps=1x1,frags=2x2")
-#: Multiply-adds along K from which on all -128 of s8, and all 255 of u8, leave what s32 holds.
-OVERFLOWS = {"s8": 131_072, "u8": 33_040}
 
 
 def configs(arch: Arch, types: tuple[str, ...] = TYPES) -> Iterator[KernelConfig]:
@@ -81,6 +79,6 @@ def overflowing(overflow: str, a: str) -> tuple[KernelConfig, Problem]:
     config = read_config(
         f"a={a},overflow={overflow},warps=1x1,frags=1x1,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1", ARCHS[80]
     )
-    known = derive.values(config)
-    k = -(-OVERFLOWS[a] // known["BLOCK_K"]) * known["BLOCK_K"]
-    return config, Problem.packed(config.operation, known["BLOCK_M"], known["BLOCK_N"], k)
+    problem = trial.overflowing(config)
+    assert problem is not None
+    return config, problem

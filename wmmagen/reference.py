@@ -257,10 +257,20 @@ def _positions(problem: Problem) -> tuple[Array, Array]:
     return a.astype(np.int32), b.astype(np.int32)
 
 
+def _extreme(operation: Operation) -> int:
+    """The end of an integer operand's type that makes the largest product: -128 of s8, 255 of u8."""
+    ends = np.iinfo(value_dtype(operation.a))
+    return int(ends.min or ends.max)
+
+
+def largest_product(operation: Operation) -> int:
+    """Of two integer operands."""
+    return _extreme(operation) ** 2
+
+
 def _extremes(problem: Problem) -> tuple[Array, Array]:
-    """A and B all at the end of their type that makes the largest product: -128 of s8, 255 of u8."""
-    ends = np.iinfo(value_dtype(problem.operation.a))
-    value = ends.min or ends.max
+    """A and B, all of whose products are the largest."""
+    value = _extreme(problem.operation)
     return np.full((problem.m, problem.k), value, np.int32), np.full((problem.k, problem.n), value, np.int32)
 
 
