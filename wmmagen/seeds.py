@@ -6,16 +6,20 @@ the space says which of them are in it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wmmagen.config import Copy, KernelConfig
+from wmmagen.dtypes import F16
 from wmmagen.space import Space, Value, config_of
 
 
 @dataclass(frozen=True)
 class Seed:
-    """The tiles of a kernel, in elements, as they are known by.
+    """The tiles of a kernel of f16, in elements, as they are known by.
+
+    Other operands have slices of as many bytes; where sums have 64 bits, tiles are half as high and wide.
 
     Attributes:
         block: rows and columns of a block's tile of D.
@@ -90,15 +94,17 @@ def _suited(sm: int) -> tuple[Seed, ...]:
 def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
     """The seed in counts of the space's first instruction, with each pad; nothing where they would not be whole."""
     live = space.live
-    if not all(live.values()) or space.operation.acc.bits > seed.acc_bits:
+    o = space.operation
+    smaller = 2 if o.acc.bits == 64 else 1
+    if not all(live.values()) or o.acc.bits // smaller > seed.acc_bits:
         return
     inst = live["inst"][0]
     divisions = {
         "warps_m": (seed.block[0], seed.warp[0]),
         "warps_n": (seed.block[1], seed.warp[1]),
-        "frags_m": (seed.warp[0], inst.m),
-        "frags_n": (seed.warp[1], inst.n),
-        "k_steps": (seed.depth, inst.k),
+        "frags_m": (seed.warp[0] // smaller, inst.m),
+        "frags_n": (seed.warp[1] // smaller, inst.n),
+        "k_steps": (seed.depth * F16.bits // o.a.bits, inst.k),
     }
     if any(whole % part for whole, part in divisions.values()):
         return
@@ -107,5 +113,8 @@ def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
     point |= {"copy": seed.copy, "stages": seed.stages}
     point |= {"fragment_buffers": seed.buffers, "min_blocks": seed.min_blocks}
     settled = {name: values[0] for name, values in live.items() if len(values) == 1}
-    for pad in live["pad_a"]:
-        yield config_of(space.operation, point | {"pad_a": pad, "pad_b": pad} | settled)
+    # Rows first; bytes lie in tiles.
+    arrangements = itertools.product(live["arrange_a"], live["arrange_b"])
+    for (a, b), pad in itertools.product(arrangements, live["pad_a"]):
+        point |= {"arrange_a": a, "arrange_b": b, "pad_a": pad, "pad_b": pad}
+        yield config_of(o, point | settled)

@@ -198,7 +198,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
-    "seeds": (("space", "config"), ()),
+    "seeds": (("space", "config", "dtypes"), ()),
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
     "choose": (("records", "timing", "derive", "config", "arch"), ()),
     "manifest": (("render", "nvrtc", "records", "config", "errors"), ()),

@@ -250,6 +250,16 @@ def test_seeds_are_legal_and_reach_the_space(sm: int, operation: Operation) -> N
     assert all(space.contains(c) and c.pad_a == c.pad_b == 8 for c in found)
 
 
+@pytest.mark.parametrize("kinds", [(t.TF32, t.F32), (t.S8, t.S32)], ids=["tf32", "s8"])
+def test_other_types_have_seeds_with_slices_of_as_many_bytes(kinds: tuple[t.ElementType, t.ElementType]) -> None:
+    a, acc = kinds
+    space = space_of(Operation(a, acc, acc, Layout.RC), 80)
+    found = seeds.for_space(space)
+    assert len(found) >= 3 and all(space.contains(c) for c in found)
+    depths = {c.k_steps * c.inst.k * a.bits for c in found}
+    assert depths <= {c.k_steps * c.inst.k * 16 for c in seeds.for_space(space_of(F32, 80))}
+
+
 def test_seeds_of_known_architectures() -> None:
     def words(operation: Operation, text: str) -> list[str]:
         found = seeds.for_space(space_of(operation, arch.find(text).sm))
