@@ -14,7 +14,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,12 @@ from pathlib import Path
 from tests import kinds
 from wmmagen import emit, lint, nvrtc, trial
 from wmmagen.arch import ARCHS
+from wmmagen.backends import Bytes, Launch
 from wmmagen.backends.cpu import CpuBackend
 from wmmagen.config import KernelConfig, name
+from wmmagen.errors import Fault
 from wmmagen.foundry import usable_cores
+from wmmagen.nvrtc import Binary
 
 ARCHITECTURES = (75, 80, 90, 120)
 
@@ -39,10 +42,23 @@ class Told:
     wrong: str
 
 
+class Patient(CpuBackend):
+    """The executor without a limit of seconds, which depend on who else is at work."""
+
+    def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 0.0) -> list[Bytes]:
+        """As ever, for an hour at most."""
+        return super().run(binary, launch, buffers, limit_s=max(limit_s, 3600.0))
+
+
 def prove(number: int, config: KernelConfig, sm: int) -> Told:
     """Validate one, and read its machine code."""
     _, binary = trial.build(config, ARCHS[sm])
-    runs = trial.validate(config, binary, CpuBackend(seed=1000 * number), trial.validation_problems(config), above=None)
+    try:
+        runs = trial.validate(
+            config, binary, Patient(seed=1000 * number), trial.validation_problems(config), above=None
+        )
+    except Fault as fault:
+        return Told(name(config), 0, True, f"{fault.outcome}: {fault.message}")
     report = lint.examine(config, binary)
     wrong = [f"{run.problem}: {run.mismatch}" for run in runs if not (run.exact and run.guaranteed)]
     return Told(name(config), len(runs), bool(report.undone), "; ".join([*wrong, *report.defects]))
@@ -59,8 +75,7 @@ def overflow(_: int, kind: str, flipped: str) -> Told:
         else source.text.replace("b[j], acc[i][j]);", "b[j], acc[i][j], true);")
     )
     binary = nvrtc.compile_source(other if flipped else source.text, source.kernel, ARCHS[80])
-    # Seconds depend on who else is at work; what ends here is told by its result.
-    run = trial.check_run(config, binary, CpuBackend(), problem, pattern="extremes")
+    run = trial.check_run(config, binary, Patient(), problem, pattern="extremes")
     what = f"{a}, all at the largest product, {problem}, {overflows}" + (
         ", but the text does the other" if flipped else ""
     )
