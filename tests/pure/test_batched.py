@@ -264,7 +264,7 @@ def test_a_write_between_the_outputs_is_told() -> None:
 def test_work_and_least_bytes_count_what_is_shared_once() -> None:
     whole, shared = packed(STRIDED), packed(STRIDED, stride_b=0)
     assert trial.operations_of(whole) == 3 * 2 * 32 * 64 * 48
-    assert trial._moved_bytes(whole) - trial._moved_bytes(shared) == 2 * 48 * 64 * 2
+    assert trial.moved_bytes(whole) - trial.moved_bytes(shared) == 2 * 48 * 64 * 2
     known = work.of(POINTERS).once, work.of(STRIDED).once
     assert known[0].global_load_requests - known[1].global_load_requests == 3
 
