@@ -52,6 +52,10 @@ MORE_STRUCTURES = (
     "copy=ld,stages=2,k_steps=3,layout=rc,arrange_b=tiles",
     f"{GLOBAL},residency=global,layout=cr",
     f"{GLOBAL},acc=f16,store=staged,pad_d=8,layout=cr,fragment_buffers=2,k_steps=4,raster=grouped4",
+    "copy=ld,stages=1,batch=strided,epilogue=linear",
+    f"{GLOBAL},batch=strided",
+    "copy=ld,stages=1,batch=pointers,epilogue=linear",
+    "copy=cpasync,stages=2,batch=pointers",
 )
 FILES = [
     *((pairs, sm, strict) for pairs in STRUCTURES for sm in (75, 120) for strict in (False, True)),
