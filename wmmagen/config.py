@@ -13,7 +13,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any
@@ -34,6 +34,8 @@ MAX_SPLIT_K = 65_535
 WIDEST_BITS = 128
 #: Sizes and leading dimensions are C ``int`` in the generated launchers.
 MAX_SIZE = 2**31 - 1
+#: Strides of a batch are C ``long long``.
+MAX_STRIDE = 2**63 - 1
 
 
 class Layout(StrEnum):
@@ -57,6 +59,14 @@ class Overflow(StrEnum):
 
     WRAP = "wrap"  # as the language's unsigned sums
     SATURATE = "saturate"  # stay at the end of the type, product by product
+
+
+class Batch(StrEnum):
+    """How many products a launch computes, and how it is told where their matrices lie."""
+
+    NONE = "none"  # one
+    STRIDED = "strided"  # a batch: one pointer and one stride for each operand
+    POINTERS = "pointers"  # a batch: an array of pointers for each operand
 
 
 class Residue(StrEnum):
@@ -161,6 +171,7 @@ class Operation:
         align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
             of B, and of C and D. 16 bytes allow the widest copies.
         overflow: what integer sums do beyond their type.
+        batch: whether a launch computes one product or a batch of them.
     """
 
     a: ElementType
@@ -173,6 +184,7 @@ class Operation:
     align_b: int = 0
     align_d: int = 0
     overflow: Overflow = Overflow.WRAP
+    batch: Batch = Batch.NONE
 
     def __post_init__(self) -> None:
         # 0 stands for the most that any copy can use; it is never kept.
@@ -196,6 +208,11 @@ class Operation:
     def scaled(self) -> bool:
         """Whether the epilogue has alpha, beta and C."""
         return self.epilogue is Epilogue.LINEAR
+
+    @property
+    def batched(self) -> bool:
+        """Whether a launch computes a batch of products."""
+        return self.batch is not Batch.NONE
 
 
 @dataclass(frozen=True)
@@ -259,6 +276,10 @@ class Problem:
 
     ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0. The factors
     are kept as the C floats that a kernel is given, so what rounds to 0 is 0, and of the two zeros there is one.
+
+    ``batch`` counts the products, and a stride is how many elements behind the matrix before each one begins; with a
+    stride of 0 all products share the one matrix. With ``batch=pointers`` no call tells strides: they say where the
+    matrices lie that are made here. Without a batch there is one product, and all strides are 0.
     """
 
     operation: Operation
@@ -271,16 +292,29 @@ class Problem:
     ldc: int = 0
     alpha: float = 1.0
     beta: float = 0.0
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_d: int = 0
+    stride_c: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc"):
+        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc", "batch"):
             value = getattr(self, field)
             if not 0 <= value <= MAX_SIZE:
                 raise ConfigError(f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}")
+        for field in STRIDES:
+            value = getattr(self, field)
+            if not 0 <= value <= MAX_STRIDE:
+                raise ConfigError(f"{field} = {value} is no stride", f"give 0 to {MAX_STRIDE}")
         for field in ("alpha", "beta"):
             object.__setattr__(self, field, _as_float(field, getattr(self, field)))
         if not self.operation.scaled and (self.ldc, self.alpha, self.beta) != (0, 1.0, 0.0):
             raise ConfigError("D = A·B has no C and no factors", "ask for epilogue=linear")
+        if not self.operation.scaled and self.stride_c:
+            raise ConfigError("D = A·B has no C, and so no stride of it", "ask for epilogue=linear")
+        if not self.operation.batched and (self.batch, self.strides) != (1, (0, 0, 0, 0)):
+            raise ConfigError("a kernel without a batch computes one product", "ask for batch=strided")
 
     @classmethod
     def packed(
@@ -293,20 +327,45 @@ class Problem:
         *,
         alpha: float = 1.0,
         beta: float | None = None,
+        batch: int = 1,
     ) -> Problem:
         """A problem whose leading dimensions are its extents plus ``extra`` elements.
 
         Args:
             alpha, beta: the factors, for an epilogue that has them; beta is 1 there where it is not said.
+            batch: products, of an operation that has a batch; each matrix follows the last line of the one before.
         """
         lda = (k if operation.a_row_major else m) + extra
         ldb = (n if operation.b_row_major else k) + extra
         ldc = n + extra if operation.scaled else 0
         factor = beta if beta is not None else 1.0 if operation.scaled else 0.0
-        return cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor)
+        one = cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor, batch=batch)
+        return one.apart() if operation.batched else one
+
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Of A, B, C and D, in elements."""
+        return self.stride_a, self.stride_b, self.stride_c, self.stride_d
+
+    def apart(self, lines: int = 0) -> Problem:
+        """The batch with each matrix behind the one before, gaps included, and so many of its own lines in between."""
+        o = self.operation
+        return replace(
+            self,
+            stride_a=((self.m if o.a_row_major else self.k) + lines) * self.lda,
+            stride_b=((self.k if o.b_row_major else self.n) + lines) * self.ldb,
+            stride_c=(self.m + lines) * self.ldc if o.scaled else 0,
+            stride_d=(self.m + lines) * self.ldd,
+        )
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}"
+        return f"{self.m}x{self.n}x{self.k}" + (f"{_OF_BATCH}{self.batch}" if self.operation.batched else "")
+
+
+#: The strides of a batch, as :class:`Problem` has them.
+STRIDES = ("stride_a", "stride_b", "stride_c", "stride_d")
+#: Between the size of a product and how many there are: ``64x64x64@1024``.
+_OF_BATCH = "@"
 
 
 def _as_float(word: str, value: float) -> float:
@@ -425,6 +484,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "align_b": _read_alignment,
     "align_d": _read_alignment,
     "overflow": _enum_reader(Overflow),
+    "batch": _enum_reader(Batch),
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
     "frags": _read_grid(MAX_FRAGS),
@@ -445,6 +505,8 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "split_k": _read_int(1, MAX_SPLIT_K),
 }
 
+#: Values that mean that a mechanism is not there, where names and studies say nothing of it.
+NEUTRAL: dict[str, Any] = {"overflow": Overflow.WRAP, "batch": Batch.NONE}
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))
 CONFIG_KEYS = tuple(READERS)
 _values_in = attrgetter(*(f"operation.{key}" if key in OPERATION_KEYS else key for key in CONFIG_KEYS))
@@ -531,6 +593,29 @@ def read_sizes(text: str) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(map(read_size, text.split(","))))
 
 
+def read_batches(text: str) -> list[tuple[tuple[int, int, int], int]]:
+    """The sizes of a list with commas between them, each once, and how many products there are of each.
+
+    Raises:
+        ConfigError: one of them is none.
+    """
+    return list(dict.fromkeys(map(read_batch, text.split(","))))
+
+
+def read_batch(text: str) -> tuple[tuple[int, int, int], int]:
+    """``MxNxK@COUNT``: a size and how many products of it; without ``@`` one.
+
+    Raises:
+        ConfigError: as :func:`read_size`, or no whole number behind the ``@``.
+    """
+    size, of_batch, count = text.strip().partition(_OF_BATCH)
+    if of_batch and not (re.fullmatch(r"[0-9]{1,10}", count) and int(count) <= MAX_SIZE):
+        raise ConfigError(
+            f"{text!r} has no count behind its {_OF_BATCH}", "give MxNxK@COUNT, for example 64x64x64@1024"
+        )
+    return read_size(size), int(count) if of_batch else 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The name.
 
@@ -550,6 +635,7 @@ _NAME = re.compile(
     rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})(?P<overflow>{_SATURATES})?_(?P<d>{_TYPES})_(?P<layout>{_alternatives(Layout)})"
     rf"_(?P<epilogue>{_alternatives(Epilogue)})_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
+    rf"(?:_(?P<batch>{'|'.join(b for b in Batch if b is not Batch.NONE)}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
     rf"_(?P<feed>{_alternatives(Feed)})_(?P<copy>{_alternatives(Copy)})(?P<stages>{_N})"
     rf"_p(?P<pad_a>{_N})x(?P<pad_b>{_N})x(?P<pad_d>{_N})"
@@ -562,7 +648,8 @@ _NAME = re.compile(
 def name(config: KernelConfig) -> str:
     """The one name of a configuration: symbol, file stem, record key and command-line argument.
 
-    No field is left out because it has its default, so two configurations never share a name.
+    No field is left out because it has its default, so two configurations never share a name. A batch is said where
+    there is one: its absence is no default, but what the name has meant since before there were batches.
     """
     o, c = config.operation, config
     # Said once where all operands are alike; the others' words follow only where they differ.
@@ -571,6 +658,7 @@ def name(config: KernelConfig) -> str:
     arrange = c.arrange_a if c.arrange_a == c.arrange_b else f"{c.arrange_a}{c.arrange_b}"
     acc = o.acc.name + (_SATURATES if o.overflow is Overflow.SATURATE else "")
     what = f"wmma_gemm_{o.a.name}_{acc}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}{align}"
+    what += f"_{o.batch}" if o.batched else ""
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
         f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.store}_mb{c.min_blocks}_{c.raster}_sk{c.split_k}"
@@ -597,7 +685,8 @@ def parse(text: str) -> KernelConfig:
     found = match.groupdict()
     for key, first in (("arrange_b", "arrange_a"), ("align_b", "align_a"), ("align_d", "align_a")):
         found[key] = found[key] or found[first]
-    found["overflow"] = (Overflow.SATURATE if found["overflow"] else Overflow.WRAP).value
+    found["overflow"] = found["overflow"] and Overflow.SATURATE.value
+    found |= {key: spell(value) for key, value in NEUTRAL.items() if found[key] is None}
     found["residency"] = _SPLIT[found["residency"]].value
     config = build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
     if name(config) != text:

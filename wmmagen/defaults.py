@@ -22,6 +22,7 @@ from wmmagen.config import (
     OPERATION_KEYS,
     WIDEST_BITS,
     Arrange,
+    Batch,
     Copy,
     Epilogue,
     Feed,
@@ -48,6 +49,7 @@ from wmmagen.space import Space
 _PLAIN: dict[str, Any] = {
     "residue": Residue.EXACT,
     "overflow": Overflow.WRAP,
+    "batch": Batch.NONE,
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,
     "raster": LINEAR,

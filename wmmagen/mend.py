@@ -168,7 +168,7 @@ def _asked(problem: Problem, operation: Operation) -> Problem:
     """The same call of another operation: sizes stay, and leading dimensions follow the layout."""
     if operation == problem.operation:
         return problem
-    return Problem.packed(operation, problem.m, problem.n, problem.k)
+    return Problem.packed(operation, problem.m, problem.n, problem.k, batch=problem.batch)
 
 
 def _moved(point: Point, axis: str, value: Any) -> Point:

@@ -18,7 +18,7 @@ import jinja2
 
 from wmmagen import coverage, derive, instructions, rules, selftest
 from wmmagen.arch import Arch
-from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
+from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Residue
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
 from wmmagen.expr import Expr
@@ -31,9 +31,17 @@ _LAYOUT_WORDS = {
     Layout.CR: "column-major and row-major",
     Layout.CC: "column-major",
 }
+_BATCH_WORDS = {
+    Batch.NONE: "",
+    Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
+    Batch.POINTERS: "products of matrices that arrays of pointers name, in one launch",
+}
 _ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
 #: The numbers of a call under the names that the launcher's parameters have.
-_CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "ALPHA": "alpha", "BETA": "beta", **_ADDRESSES}
+_CALL_NAMES = {
+    **{name: name.lower() for name in derive.LAUNCH_NAMES if name not in ("M", "N", "K")},
+    **_ADDRESSES,
+}
 #: What carries a copy of so many bytes through registers.
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
 #: The same of elements of 64 bits: of an int4 the compiler makes several stores where the elements around are wider.
@@ -145,7 +153,7 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     demands = [_numbered(rule, known) for rule, _ in _call_rules(known, strict_isa=False)]
     return _fill(
         "gemm_wmma.h.jinja",
-        {**_words(config), **_statuses(), "arch": arch.name, "symbol": symbol, "demands": demands},
+        {**_words(config), **_statuses(config), "arch": arch.name, "symbol": symbol, "demands": demands},
         guard=include_guard(symbol),
     )
 
@@ -263,7 +271,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
-        **_statuses(),
+        **_statuses(config),
         "arch": arch.name,
         "symbol": symbol,
         "kernel": kernel,
@@ -272,6 +280,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
             "epilogue": config.operation.epilogue.value,
+            "batch": config.operation.batch.value,
             "store": config.store.value,
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
@@ -326,7 +335,9 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     if o.scaled:
         matrices = "const void* A, const void* B, const void* C, void* D"
         numbers = f"int lda, int ldb, int ldc, int ldd, {o.factor.storage} alpha, {o.factor.storage} beta"
-    parameters = f"{matrices}, int M, int N, int K, {numbers}"
+    if o.batch is Batch.POINTERS:
+        matrices = matrices.replace("*", "* const*")
+    parameters = f"{matrices}, int M, int N, int K, {numbers}{_batch_parameters(config)}"
     return {
         "name": name_of(config),
         "a": o.a,
@@ -343,14 +354,27 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "layout_words": _LAYOUT_WORDS[o.layout],
         "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
+        "batching": o.batch.value,
+        "batch_words": _BATCH_WORDS[o.batch],
+        **{f"bytes_{x.lower()}": selftest.pointer_bytes(config, x) for x in "ABD"},
     }
 
 
-def _statuses() -> dict[str, Any]:
+def _batch_parameters(config: KernelConfig) -> str:
+    """What a launcher is told of a batch, behind everything else."""
+    batch = config.operation.batch
+    if batch is Batch.NONE:
+        return ""
+    strides = selftest.strides(config) if batch is Batch.STRIDED else ()
+    return ", int batch" + "".join(f", long long {stride}" for stride in strides)
+
+
+def _statuses(config: KernelConfig) -> dict[str, Any]:
     """The launcher's answers, and the enumerators that stand for them."""
     last = len(rules.Status) - 1
-    values = ((f"  {s} = {n}{',' if n < last else ''}", s.says) for n, s in enumerate(rules.Status))
-    return {"statuses": list(rules.Status), "status_values": _aligned(values)}
+    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in rules.Status]
+    values = ((f"  {value} = {n}{',' if n < last else ''}", says) for n, (value, says) in enumerate(said))
+    return {"statuses": [{"value": value, "says": says} for value, says in said], "status_values": _aligned(values)}
 
 
 def _stages_words(config: KernelConfig) -> str:

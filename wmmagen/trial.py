@@ -6,17 +6,18 @@ Every step is a function of its own, so that a command can stop where it wants t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy.typing as npt
 
-from wmmagen import chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
+from wmmagen import batched, chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
-from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject
-from wmmagen.config import Feed, KernelConfig, Problem, Store
+from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, Table, Wide
+from wmmagen.batched import BatchCase, Stack
+from wmmagen.config import Batch, Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
@@ -27,7 +28,7 @@ from wmmagen.records import Estimated, Facts, Outcome, Record
 from wmmagen.reference import Inputs, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
-from wmmagen.verdict import Tiles, explain, judge
+from wmmagen.verdict import Judged, Tiles, Wanted, explain, judge
 
 #: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
@@ -65,6 +66,14 @@ class Case:
     def problem(self) -> Problem:
         return self.inputs.problem
 
+    def judged(self, returned: Sequence[Bytes], tiles: Tiles | None = None) -> Judged:
+        """The verdict on everything that a launch left; with ``tiles`` it says who owns the first wrong element."""
+        verdict = judge(self.inputs, self.images[-1], returned[-1], self.want, self.check)
+        words = touched(self, returned)
+        if not words and not verdict.exact:
+            words = explain(verdict, tiles) if tiles else str(verdict)
+        return Judged(not words, verdict.guaranteed, words, self.check.miss_bits if self.check else None)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -101,6 +110,7 @@ class Run:
         return {
             "problem": str(p),
             "leading_dimensions": [p.lda, p.ldb, *([p.ldc] if p.operation.scaled else []), p.ldd],
+            "strides": _strides(p) if p.operation.batched else None,
             "alpha": p.alpha,
             "beta": p.beta,
             "method": "full" if self.miss_bits is None else "freivalds",
@@ -147,19 +157,50 @@ def tensor_instructions(binary: Binary) -> int:
     return len(re.findall(r"^\s*wmma\.mma\.", binary.ptx, re.MULTILINE))
 
 
-def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
+def images_of(problem: Problem, shifts: Shifts = UNSHIFTED) -> tuple[Image | Stack, ...]:
+    """Where the matrices of ``problem`` lie, those of a batch included, in a kernel's order: D is last."""
+    return (
+        batched.stacks(problem, shifts=shifts) if problem.operation.batched else layout.images(problem, shifts=shifts)
+    )
+
+
+def _strides(problem: Problem) -> list[int]:
+    """The strides of a batch, in the order of the launcher's arguments."""
+    a, b, c, d = problem.strides
+    return [a, b, *([c] if problem.operation.scaled else []), d]
+
+
+def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Pointer | Table]:
+    """The kernel's first arguments: to each matrix, or to a table of pointers to those of each product.
+
+    The table of a matrix that must not be read is empty.
+    """
+    letters = batched.letters_of(problem)
+    for number, (letter, image) in enumerate(zip(letters, images, strict=True)):
+        if problem.operation.batch is Batch.POINTERS and isinstance(image, Stack):
+            read = letter == "D" or _is_read(problem, letter)
+            yield Table(len(images) + number, tuple(Pointer(number, start) for start in image.starts if read))
+        else:
+            yield Pointer(number, image.offset)
+
+
+def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image | Stack]) -> Launch:
     """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``."""
     known = derive.values(config, problem=problem)
-    pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
     p = problem
+    strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
     of = Double if p.operation.factor.bits == 64 else float
     factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, of(p.alpha), of(p.beta))
     return Launch(
         entry=entry,
-        grid=(known["BLOCKS"], 1, 1),
+        grid=(known["BLOCKS"], p.batch, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_BYTES"],
-        arguments=(*pointers, *(factors if p.operation.scaled else (p.n, p.k, p.lda, p.ldb, p.ldd))),
+        arguments=(
+            *_pointers(p, images),
+            *(factors if p.operation.scaled else (p.n, p.k, p.lda, p.ldb, p.ldd)),
+            *strides,
+        ),
     )
 
 
@@ -183,47 +224,85 @@ def exact_case(
 
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
+        ValueError: a batch; that is :func:`exact_batch`'s.
     """
-    return _placed(*_proved(problem, pattern, above), shifts, unrounded)
+    if problem.operation.batched:
+        raise ValueError(f"{problem} is a batch, and no single product")
+    return _placed(_proved(problem, pattern, above), shifts, unrounded)
+
+
+@lru_cache(maxsize=_CASES_KEPT)
+def exact_batch(
+    problem: Problem,
+    pattern: str = "auto",
+    shifts: Shifts = UNSHIFTED,
+    above: int | None = FREIVALDS_ABOVE,
+    unrounded: bool = False,
+) -> BatchCase:
+    """As :func:`exact_case`, for every product of a batch; ``above`` counts the multiply-adds of one."""
+    inputs = batched.exact_inputs(problem, pattern=pattern)
+    stacks = batched.stacks(problem, shifts=shifts)
+    stored = [_stored(one, unrounded) for one in inputs]
+    operands = ([a for a, _ in stored], [b for _, b in stored], [one.c for one in inputs if one.c is not None])
+    buffers = [
+        stack.pack(values) if _is_read(problem, letter) else stack.unreadable(infinite=letter == "A")
+        for letter, stack, values in zip("ABC", stacks[:-1], operands, strict=False)
+    ]
+    return BatchCase(problem, tuple(_wanted(one, above) for one in inputs), stacks, (*buffers, stacks[-1].blank()))
+
+
+def checked_case(
+    problem: Problem,
+    pattern: str = "auto",
+    shifts: Shifts = UNSHIFTED,
+    above: int | None = FREIVALDS_ABOVE,
+    unrounded: bool = False,
+) -> Case | BatchCase:
+    """:func:`exact_case`, or where ``problem`` is a batch, :func:`exact_batch`."""
+    return (exact_batch if problem.operation.batched else exact_case)(problem, pattern, shifts, above, unrounded)
+
+
+def _is_read(problem: Problem, letter: str) -> bool:
+    return bool(problem.beta if letter == "C" else problem.alpha and problem.k)
 
 
 def case_of(
     inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE, unrounded: bool = False
 ) -> Case:
     """As :func:`exact_case`, for inputs that are there already."""
-    return _placed(inputs, *_answer(inputs, above), shifts, unrounded)
+    return _placed(_wanted(inputs, above), shifts, unrounded)
 
 
 @lru_cache(maxsize=_CASES_KEPT)
-def _proved(
-    problem: Problem, pattern: str, above: int | None
-) -> tuple[Inputs, npt.NDArray[Any] | None, Freivalds | None]:
+def _proved(problem: Problem, pattern: str, above: int | None) -> Wanted:
     """Exact inputs and what is right for them: the same wherever the matrices lie, and long to make of large ones."""
-    inputs = reference.exact_inputs(problem, pattern=pattern)
-    return (inputs, *_answer(inputs, above))
+    return _wanted(reference.exact_inputs(problem, pattern=pattern), above)
 
 
-def _answer(inputs: Inputs, above: int | None) -> tuple[npt.NDArray[Any] | None, Freivalds | None]:
+def _wanted(inputs: Inputs, above: int | None) -> Wanted:
     """The exact result, or the check that stands for it."""
     p = inputs.problem
     check = freivalds.prepare(inputs) if above is not None and p.m * p.n * p.k > above else None
-    return (reference.expected(inputs) if check is None else None), check
+    return Wanted(inputs, reference.expected(inputs) if check is None else None, check)
 
 
-def _placed(
-    inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | None, shifts: Shifts, unrounded: bool
-) -> Case:
-    images = layout.images(inputs.problem, shifts=shifts)
-    return Case(inputs, images, _hostile_buffers(inputs, images, unrounded), want, check)
+def _placed(wanted: Wanted, shifts: Shifts, unrounded: bool) -> Case:
+    images = layout.images(wanted.inputs.problem, shifts=shifts)
+    return Case(wanted.inputs, images, _hostile_buffers(wanted.inputs, images, unrounded), wanted.want, wanted.check)
+
+
+def _stored(inputs: Inputs, unrounded: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A and B as they lie in memory."""
+    if not unrounded:
+        return inputs.a, inputs.b
+    element = inputs.problem.operation.a
+    return reference.unrounded(inputs.a, element, 0), reference.unrounded(inputs.b, element, 1)
 
 
 def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = False) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
     a, b, *c, d = images
-    stored, element = [inputs.a, inputs.b], inputs.problem.operation.a
-    if unrounded:
-        stored = [reference.unrounded(values, element, stream) for stream, values in enumerate(stored)]
-    operands = [image.pack(values) for image, values in zip((a, b), stored, strict=True)]
+    operands = [image.pack(values) for image, values in zip((a, b), _stored(inputs, unrounded), strict=True)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
     return (*operands, *(x.unreadable() if inputs.c is None else x.pack(inputs.c) for x in c), d.blank())
@@ -232,12 +311,25 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = 
 @lru_cache(maxsize=2)
 def _timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them, and a blank D."""
+    if problem.operation.batched:
+        return exact_batch(problem).buffers if data == "integers" else normal_buffers(problem)
     images = layout.images(problem)
     if data == "integers":
         return _hostile_buffers(reference.exact_inputs(problem), images)
     *operands, d = images
     values = reference.normal_inputs(problem)
     return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
+
+
+def normal_buffers(problem: Problem, of: Problem | None = None) -> tuple[Bytes, ...]:
+    """Normal A, B and C of every product of a batch, and a blank D.
+
+    Args:
+        of: whose values they are; the same batch in other types.
+    """
+    *operands, d = batched.stacks(problem)
+    values = zip(*batched.normal_inputs(of or problem), strict=True)
+    return (*(stack.pack(list(matrices)) for stack, matrices in zip(operands, values, strict=True)), d.blank())
 
 
 def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
@@ -252,7 +344,8 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     # No slice at all: D is the sum of nothing, and every element of it has to be written.
     nothing = replace(problems[0], k=0)
     # Beside it stands C, as it is in the problem that has both factors.
-    return (*problems, replace(nothing, alpha=2.0, beta=-3.0) if config.operation.scaled else nothing)
+    singles = (*problems, replace(nothing, alpha=2.0, beta=-3.0) if config.operation.scaled else nothing)
+    return batched.hostile(singles) if config.operation.batched else singles
 
 
 def _units(config: KernelConfig) -> Units:
@@ -294,20 +387,17 @@ def check_run(
         IllegalConfig: ``config`` does not take ``problem``.
     """
     rules.demand(config, binary.arch, problem)
-    case = exact_case(problem, pattern, pointer_shifts(config), above, unrounded=True)
+    case = checked_case(problem, pattern, pointer_shifts(config), above, unrounded=True)
     launch = launch_of(binary.entry, config, problem, case.images)
-    if launch.grid[0]:
+    if all(launch.grid):
         try:
             returned = run_once(Subject(binary, launch, case.buffers), backend)
         except HazardFault as fault:
             return Run(problem, False, False, pattern, fault.message, findings=fault.findings)
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
-    verdict = judge(case.inputs, case.images[-1], returned[-1], case.want, case.check)
-    overwritten = touched(case, returned)
-    words = overwritten or ("" if verdict.exact else explain(verdict, _tiles(config)))
-    miss_bits = case.check.miss_bits if case.check else None
-    return Run(problem, verdict.exact and not overwritten, verdict.guaranteed, pattern, words, miss_bits)
+    judged = case.judged(returned, _tiles(config))
+    return Run(problem, judged.exact, judged.guaranteed, pattern, judged.words, judged.miss_bits)
 
 
 def run_once(subject: Subject, backend: Backend) -> list[Bytes]:
@@ -373,7 +463,7 @@ def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Dat
     Raises:
         ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
-    launch = launch_of(binary.entry, config, problem, layout.images(problem))
+    launch = launch_of(binary.entry, config, problem, images_of(problem))
     return Subject(binary, launch, _timed_buffers(problem, data))
 
 
@@ -441,14 +531,16 @@ def demand_possible(problem: Problem, measured: Timing, device: str) -> None:
 
 def operations_of(problem: Problem) -> float:
     """Operations of ``problem``; a multiply-add is two."""
-    return 2.0 * problem.m * problem.n * problem.k
+    return 2.0 * problem.batch * problem.m * problem.n * problem.k
 
 
 def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
-    operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0
-    results = p.m * p.n * o.d.bits * (2 if p.beta else 1)
+    # A matrix that all products share has to be read once.
+    a, b, c = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b, p.stride_c))
+    operands = (a * p.m * p.k + b * p.k * p.n) * o.a.bits if p.alpha else 0
+    results = p.m * p.n * o.d.bits * (p.batch + (c if p.beta else 0))
     return (operands + results) / 8
 
 

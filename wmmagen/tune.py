@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wmmagen import __version__, choose, seeds
 from wmmagen.arch import Arch
-from wmmagen.config import OPERATION_KEYS, KernelConfig, Operation, parse, spell
+from wmmagen.config import NEUTRAL, OPERATION_KEYS, KernelConfig, Operation, parse, spell
 from wmmagen.config import name as name_of
 from wmmagen.errors import ConfigError, Fault, OutOfTime, StudyError
 from wmmagen.records import Outcome, Record
@@ -204,7 +204,9 @@ def open_study(
         StudyError: no such name or storage can be, or the study there is about something else.
     """
     check_name(name)
-    pairs = {key: getattr(operation, key) for key in OPERATION_KEYS}
+    values = {key: getattr(operation, key) for key in OPERATION_KEYS}
+    # What is not there is not said, so that studies of before it could be there go on.
+    pairs = {key: value for key, value in values.items() if key not in NEUTRAL or value != NEUTRAL[key]}
     about = About(arch.name, _pairs(pairs), problem, _pairs(fixed or {}))
     url, path = _locate(storage if storage is not None else FOLDER / f"{name}{SUFFIX}")
     if path is not None and not os.path.exists(path):

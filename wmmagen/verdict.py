@@ -42,6 +42,38 @@ class Tiles:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What a right D is.
+
+    Attributes:
+        inputs: what the kernel is given.
+        want: the exact result; None where ``check`` stands for it.
+        check: Freivalds' check of D.
+    """
+
+    inputs: Inputs
+    want: Array | None
+    check: Freivalds | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict on everything that a launch left, in words.
+
+    Attributes:
+        exact: every output is the exact one, and nothing else was touched.
+        guaranteed: the bound of the inputs proves that every right kernel gives these bits.
+        words: what is wrong; empty where exact.
+        miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
+    """
+
+    exact: bool
+    guaranteed: bool
+    words: str
+    miss_bits: int | None = None
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """The first wrong element, in the order of rows.

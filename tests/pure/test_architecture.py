@@ -17,6 +17,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "expr": ((), ()),
     "instructions": (("dtypes", "arch"), ()),
     "config": (("dtypes", "errors"), ()),
+    "batched": (("reference", "verdict", "layout", "config", "errors"), ()),
     "derive": (("expr", "config", "arch", "instructions", "dtypes"), ()),
     "rules": (("expr", "derive", "config", "arch", "instructions", "dtypes", "errors"), ()),
     "coverage": (("config", "errors"), ()),
@@ -54,7 +55,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "backends.cublas": (("backends", "backends.product", "backends.card", "errors"), ("cuda", "nvmath")),
+    "backends.cublas": (("backends", "backends.product", "backends.card", "dtypes", "errors"), ("cuda", "nvmath")),
     "backends.card": (("backends", "backends.sensor", "errors", "timing"), ("cuda",)),
     "backends.sensor": (("timing",), ("cuda",)),
     "backends.gpu": (
@@ -167,7 +168,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
-            "backends", "chips", "estimate",
+            "batched", "backends", "chips", "estimate",
             "records", "timing", "config", "arch", "errors",
         ),
         (),
@@ -182,7 +183,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "denominators": (
         (
-            "trial", "layout", "reference", "verdict", "backends", "backends.product", "timing", "config", "dtypes",
+            "trial", "batched", "layout", "reference", "backends", "backends.product", "timing", "config", "dtypes",
             "errors",
         ),
         (),
@@ -211,7 +212,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "profile": (("trial", "work", "layout", "derive", "executor", "backends.cpu", "nvrtc", "config"), ()),
+    "profile": (("trial", "work", "derive", "executor", "backends.cpu", "nvrtc", "config"), ()),
     "inspection": (
         ("profile", "trial", "lint", "rules", "derive", "executor.counts", "config", "arch", "errors"),
         (),

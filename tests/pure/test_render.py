@@ -57,6 +57,10 @@ MORE_STRUCTURES = (
     f"{GLOBAL},a=tf32,inst=16x16x8,residency=global",
     "copy=cpasync,stages=2,a=s8,acc=s32,d=s8,layout=rc,arrange_a=tiles,arrange_b=tiles,pad_a=16,pad_b=16,store=staged,"
     "pad_d=4,epilogue=linear,overflow=saturate,k_steps=4",
+    "copy=ld,stages=1,batch=strided,epilogue=linear",
+    f"{GLOBAL},batch=strided",
+    "copy=ld,stages=1,batch=pointers,epilogue=linear",
+    "copy=cpasync,stages=2,batch=pointers",
 )
 FILES = [
     *((pairs, sm, strict) for pairs in STRUCTURES for sm in (75, 120) for strict in (False, True)),
