@@ -210,10 +210,11 @@ def _selftest_numbers(config: KernelConfig) -> str:
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
     letters = selftest.matrices(config)
+    meanings = ("M is a multiple of this", "N is one of this", "and K of this, a slice")
+    if o.residue is Residue.PREDICATED:
+        meanings = ("rows of a block's tile of D", "columns of it", "elements of K in a slice")
     lines = [
-        ("BLOCK_M", known["BLOCK_M"], "M is a multiple of this"),
-        ("BLOCK_N", known["BLOCK_N"], "N is one of this"),
-        ("BLOCK_K", known["BLOCK_K"], "and K of this, a slice"),
+        *((f"BLOCK_{axis}", known[f"BLOCK_{axis}"], meaning) for axis, meaning in zip("MNK", meanings, strict=True)),
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
@@ -253,6 +254,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "epilogue": config.operation.epilogue.value,
             "batch": config.operation.batch.value,
             "residue": config.operation.residue.value,
+            "edge": config.operation.residue.value,
             "store": _store(config),
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,

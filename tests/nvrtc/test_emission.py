@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, selftest
 from wmmagen.arch import ARCHS
-from wmmagen.config import Batch, KernelConfig
+from wmmagen.config import Batch, KernelConfig, Residue
 from wmmagen.defaults import demand, read_config
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
@@ -41,6 +42,7 @@ def facts(config: KernelConfig) -> str:
         "SCALED": int(o.scaled),
         "STRIDED": int(o.batch is Batch.STRIDED),
         "POINTERS": int(o.batch is Batch.POINTERS),
+        "PREDICATED": int(o.residue is Residue.PREDICATED),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
         "OUTPUT": o.d.storage,
@@ -49,23 +51,30 @@ def facts(config: KernelConfig) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in numbers.items())
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    nvcc, folder = demand_nvcc(), tmp_path_factory.mktemp("emission")
-    config = read_config(PAIRS, SM90)
+def built(config: KernelConfig, folder: Path, *tests: Path) -> list[Path]:
+    """The self-test of ``config``, and a program of each of ``tests``, with its launcher and the runtime of ours."""
+    nvcc = demand_nvcc()
     demand(config, SM90)
-    assert derive.values(config)["SHARED_BYTES"] > 64 * 1024
     kernel, _, test, _ = emit.emit(config, SM90, folder, symbol="my_gemm")
     (folder / "facts.h").write_text(facts(config))
     objects = []
-    for file in (kernel, test, FAKE / "cudart.cpp", FAKE / "host.cpp"):
+    for file in (kernel, FAKE / "cudart.cpp", test, *tests):
         objects.append(folder / f"{file.stem}.o")
         compile_with(nvcc, file, SM90, f"-I{folder}", "-O2", "-c", "-o", str(objects[-1]))
-    launcher, tried, fake, host = map(str, objects)
-    for name, main in (("selftest", tried), ("host", host)):
-        link = [nvcc, "-cudart=none", "-o", str(folder / name), launcher, main, fake]
+    launcher, fake, *mains = map(str, objects)
+    programs = []
+    for main in mains:
+        programs.append(Path(main).with_suffix(""))
+        link = [nvcc, "-cudart=none", "-o", str(programs[-1]), launcher, main, fake]
         subprocess.run(link, check=True, capture_output=True, timeout=120)
-    return Programs(folder / "selftest", folder / "host")
+    return programs
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    config = read_config(PAIRS, SM90)
+    assert derive.values(config)["SHARED_BYTES"] > 64 * 1024
+    return Programs(*built(config, tmp_path_factory.mktemp("emission"), FAKE / "host.cpp"))
 
 
 def run(program: Path, fake: str = "", *arguments: str) -> tuple[int, str]:
@@ -74,6 +83,20 @@ def run(program: Path, fake: str = "", *arguments: str) -> tuple[int, str]:
         [program, *arguments], env={**os.environ, "FAKE": fake}, capture_output=True, text=True, check=False, timeout=60
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def test_the_self_test_of_a_kernel_for_all_sizes(tmp_path: Path) -> None:
+    config = read_config("residue=predicated,warps=1x2,frags=1x1,copy=cpasync,align_a=2,align_b=4,layout=rc", SM90)
+    (program,) = built(config, tmp_path)
+    status, said = run(program)
+    assert (status, said.splitlines()[-1]) == (0, "PASS"), said
+    known = derive.values(config)
+    sizes = [tuple(map(int, size)) for size in re.findall(r"^exact (\d+) x (\d+) x (\d+),", said, re.MULTILINE)]
+    for place, axis in enumerate("MNK"):
+        left = {size[place] % known[f"BLOCK_{axis}"] for size in sizes}
+        assert {0, 1} <= left and len(left) >= 4, axis
+    status, said = run(program, "one_element")
+    assert (status, said.splitlines()[-1]) == (1, "FAIL"), said
 
 
 def test_the_self_test_passes_on_a_device_that_is_right(programs: Programs) -> None:
