@@ -123,6 +123,19 @@ PANELS = "raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=
 PANELS_GLOBAL = "raster=panels2,layout=cc,warps=1x2,frags=1x1,k_steps=2,feed=global,store=direct"
 TILES_WIDE = "inst=32x8x16,layout=rr,arrange_b=tiles,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=1,store=direct"
 TILES_TALL = "inst=8x32x16,layout=rr,arrange_a=tiles,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=direct"
+EDGE_CP = (
+    "residue=predicated,layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=direct"
+)
+EDGE_CP_STAGED = (
+    "residue=predicated,layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,"
+    "store=staged,d=f16,epilogue=linear"
+)
+EDGE_AHEAD = (
+    "residue=predicated,layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,"
+    "store=staged,d=f16"
+)
+EDGE_LD1 = "residue=predicated,layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,align_d=2"
+EDGE_LD2 = "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
 
 STRIDED = "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,store=direct"
@@ -653,6 +666,88 @@ _BATCHES = (
     ),
 )  # fmt: skip
 
+#: Parts of tiles, of slices and of copies, where sizes are no multiples.
+_EDGES = (
+    Mutant(
+        "edge-k-not-zeroed", "what lies behind the end of K is copied and summed", "",
+        (Edit("const int depth = K - slice * BLOCK_K;", "const int depth = BLOCK_K;"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-k-of-a-alone", "zeros of A meet what B has behind the end of K, which may be a NaN", "",
+        (Edit("inside(b_row + i * B_ROW_STEP, depth, b_col", "inside(b_row + i * B_ROW_STEP, BLOCK_K, b_col"),),
+        (EDGE_CP, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-of-the-other-extent", "rows of A are told by the columns that are left of D", "",
+        (Edit("inside(a_row + i * A_ROW_STEP, m_left", "inside(a_row + i * A_ROW_STEP, n_left"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD2), ("out-of-bounds",), _WRONG,
+    ),
+    Mutant(
+        "edge-row-too-many", "the row behind the last one counts as one inside", "",
+        (Edit("return row < rows ?", "return row <= rows ?"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
+        "guard elements overwritten|read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-element-too-many", "the element behind the last one of a row counts as one inside", "",
+        (Edit("min(cols - col, most)", "min(cols - col + 1, most)"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
+        "guard elements overwritten|read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-stored-whole", "a part of a tile is stored as if D went on", "",
+        (Edit("const int count = inside(row, d_rows, col, d_cols, ALIGN_D);", "const int count = ALIGN_D;"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
+        "guard elements overwritten|" + _WRONG,
+    ),
+    Mutant(
+        "edge-tile-of-the-block", "a warp takes what is left of D from its block on for what is left from its own tile on",
+        "", (Edit("const int d_rows = m_left - warp_m * WARP_M;", "const int d_rows = m_left;"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD2), ("out-of-bounds", "race-between-blocks"), "guard elements overwritten|" + _WRONG,
+    ),
+    Mutant(
+        "edge-of-k-dropped", "the part of a slice at the end of K is never multiplied", "",
+        (Edit("K / BLOCK_K + (K % BLOCK_K != 0)", "K / BLOCK_K"),), (EDGE_CP, EDGE_CP_STAGED, EDGE_AHEAD, EDGE_LD1),
+        words="is missing|every element is zero|" + _WRONG,
+    ),
+    Mutant(
+        "edge-slice-unseen", "the last slice of K counts as one inside, though it is a part of one", "",
+        (Edit("n_left < BLOCK_N ? 0 : K / BLOCK_K;", "n_left < BLOCK_N ? 0 : slices;"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-slice-skipped", "the first slice at an edge is not copied", "",
+        (Edit("next >= inner && next < slices", "next > inner && next < slices"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("poison-stored", "early-read", "poison-address"), _WRONG,
+    ),
+    Mutant(
+        "edge-not-walked", "A stays where it is behind a slice at an edge", "",
+        (Edit("    a_from += BLOCK_K;\n#pragma unroll", "#pragma unroll"),),
+        (EDGE_CP, EDGE_AHEAD), words="used A of the slice|" + _WRONG,
+    ),
+    Mutant(
+        "edge-copies-early", "a slice at an edge is copied into a stage that other warps still read", HERE,
+        (Edit("      __syncthreads();  // every warp has read the slice before, whose stage is filled\n", ""),),
+        (EDGE_CP, EDGE_CP_STAGED), ("race",), visible=False,
+    ),
+    Mutant(
+        "edge-strip-early", "parts of tiles are staged over a slice that other warps still read", "",
+        (Edit("    __syncthreads();  // every warp has read the last slice, which lay where the strips lie now\n", ""),),
+        (EDGE_CP, EDGE_CP.replace("rr", "rc")), ("race",), visible=False,
+    ),
+    Mutant(
+        "edge-idle-warps-leave", "warps whose tiles lie behind D return, and the others wait for them", "flashinfer PR #2996",
+        (Edit(_PLACE, f"  if (warp_row >= M) return;\n{_PLACE}"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD2),
+        ("barrier-divergence", "poison-stored", "race", "early-read"), _WRONG, visible=False,
+    ),
+    Mutant(
+        "edge-blocks-miscounted", "a row of blocks counts one more where D has whole tiles", "",
+        (Edit("(N - 1) / BLOCK_N + 1", "N / BLOCK_N + 1"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2),
+        ("out-of-bounds",), "was never written|" + _WRONG,
+    ),
+)  # fmt: skip
+
 #: All of them, in the order of a table.
-MUTANTS: tuple[Mutant, ...] = (*_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES)
+MUTANTS: tuple[Mutant, ...] = (*_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_EDGES)
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

@@ -73,7 +73,7 @@ def test_every_key_is_tried() -> None:
     [
         # Whole tiles of some kernel, and no size at all, ask for nothing.
         ("", (2048, 2048, 2048), {}),
-        ("", (48, 96, 16), {}),
+        ("", (64, 128, 16), {}),
         ("", (0, 7, 7), {}),
         # Rows of 77, 999 and 999 elements are aligned to one element, those of 36 and 100 to four.
         ("", (1000, 999, 77), {"residue": "predicated", "align_a": "1", "align_b": "1", "align_d": "1"}),
@@ -91,7 +91,7 @@ def test_a_size_says_what_the_operation_has_to_be(
     pairs: str, size: tuple[int, int, int], chosen: dict[str, str]
 ) -> None:
     # A few points of each space are enough.
-    few = "warps=1x2,frags=1x1,k_steps=1,stages=1,min_blocks=1,raster=linear"
+    few = "warps=1x2,frags=2x2,k_steps=1,stages=1,min_blocks=1,raster=linear"
     given = read_pairs(f"{few},{pairs}")
     found = defaults.for_size(given, SM80, size)
     assert {key: spell(value) for key, value in found.items() if key not in given} == chosen
