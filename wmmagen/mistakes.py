@@ -201,7 +201,7 @@ _BARRIERS = (
     Mutant(
         "epilogue-barrier", "sums are staged over slices that other warps still read", "MatmulTutorial #13",
         (Edit(f"{_BARRIER}  // every warp has read the last slice", "// every warp has read the last slice"),),
-        (CP4, CP3_STAGED, LD1_STAGED), ("race",), visible=False,
+        (CP4, CP3_STAGED, LD1_STAGED, EDGE_CP), ("race",), visible=False,
     ),
     Mutant(
         "strip-read-early", "a lane reads sums that other lanes have stored, without a warp barrier", "colibri #1099",
@@ -674,22 +674,6 @@ _EDGES = (
         (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
     ),
     Mutant(
-        "edge-k-of-a-alone", "zeros of A meet what B has behind the end of K, which may be a NaN", "",
-        (Edit("inside(b_row + i * B_ROW_STEP, depth, b_col", "inside(b_row + i * B_ROW_STEP, BLOCK_K, b_col"),),
-        (EDGE_CP, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
-    ),
-    Mutant(
-        "edge-of-the-other-extent", "rows of A are told by the columns that are left of D", "",
-        (Edit("inside(a_row + i * A_ROW_STEP, m_left", "inside(a_row + i * A_ROW_STEP, n_left"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD2), ("out-of-bounds",), _WRONG,
-    ),
-    Mutant(
-        "edge-row-too-many", "the row behind the last one counts as one inside", "",
-        (Edit("return row < rows ?", "return row <= rows ?"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
-        "guard elements overwritten|read outside A or B|" + _WRONG,
-    ),
-    Mutant(
         "edge-element-too-many", "the element behind the last one of a row counts as one inside", "",
         (Edit("min(cols - col, most)", "min(cols - col + 1, most)"),),
         (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
@@ -702,49 +686,14 @@ _EDGES = (
         "guard elements overwritten|" + _WRONG,
     ),
     Mutant(
-        "edge-tile-of-the-block", "a warp takes what is left of D from its block on for what is left from its own tile on",
-        "", (Edit("const int d_rows = m_left - warp_m * WARP_M;", "const int d_rows = m_left;"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD2), ("out-of-bounds", "race-between-blocks"), "guard elements overwritten|" + _WRONG,
-    ),
-    Mutant(
-        "edge-of-k-dropped", "the part of a slice at the end of K is never multiplied", "",
-        (Edit("K / BLOCK_K + (K % BLOCK_K != 0)", "K / BLOCK_K"),), (EDGE_CP, EDGE_CP_STAGED, EDGE_AHEAD, EDGE_LD1),
-        words="is missing|every element is zero|" + _WRONG,
-    ),
-    Mutant(
-        "edge-slice-unseen", "the last slice of K counts as one inside, though it is a part of one", "",
-        (Edit("n_left < BLOCK_N ? 0 : K / BLOCK_K;", "n_left < BLOCK_N ? 0 : slices;"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
-    ),
-    Mutant(
-        "edge-slice-skipped", "the first slice at an edge is not copied", "",
-        (Edit("next >= inner && next < slices", "next > inner && next < slices"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("poison-stored", "early-read", "poison-address"), _WRONG,
-    ),
-    Mutant(
-        "edge-not-walked", "A stays where it is behind a slice at an edge", "",
-        (Edit("    a_from += BLOCK_K;\n#pragma unroll", "#pragma unroll"),),
-        (EDGE_CP, EDGE_AHEAD), words="used A of the slice|" + _WRONG,
-    ),
-    Mutant(
         "edge-copies-early", "a slice at an edge is copied into a stage that other warps still read", HERE,
         (Edit("      __syncthreads();  // every warp has read the slice before, whose stage is filled\n", ""),),
         (EDGE_CP, EDGE_CP_STAGED), ("race",), visible=False,
     ),
     Mutant(
-        "edge-strip-early", "parts of tiles are staged over a slice that other warps still read", "",
-        (Edit("    __syncthreads();  // every warp has read the last slice, which lay where the strips lie now\n", ""),),
-        (EDGE_CP, EDGE_CP.replace("rr", "rc")), ("race",), visible=False,
-    ),
-    Mutant(
-        "edge-idle-warps-leave", "warps whose tiles lie behind D return, and the others wait for them", "flashinfer PR #2996",
+        "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",
         (Edit(_PLACE, f"  if (warp_row >= M) return;\n{_PLACE}"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD2),
         ("barrier-divergence", "poison-stored", "race", "early-read"), _WRONG, visible=False,
-    ),
-    Mutant(
-        "edge-blocks-miscounted", "a row of blocks counts one more where D has whole tiles", "",
-        (Edit("(N - 1) / BLOCK_N + 1", "N / BLOCK_N + 1"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2),
-        ("out-of-bounds",), "was never written|" + _WRONG,
     ),
 )  # fmt: skip
 

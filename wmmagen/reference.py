@@ -608,8 +608,8 @@ def problems_for(
         counts += counts[::-1][: max(0, len(FACTORS) - 1 - len(counts))]
     units = units or wide_units(operation)
     blocks = _Blocks(block_m, block_n, raster)
-    spaced = [_spaced(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
-    spaced += [_spaced(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
+    spaced = [spaced_problem(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
+    spaced += [spaced_problem(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
     # Where rows are packed, extents are leading dimensions, and a strict reading wants 256 bits of them.
     even = 256 // min(operation.a.bits, operation.d.bits)
     k = math.lcm(block_k, even)
@@ -641,7 +641,7 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
         (p.m + m, p.n + n, max(p.k + k, 1)) for p, (m, n, k) in zip(spaced, itertools.cycle(_MISSES), strict=False)
     ]
     sizes += [(1, block_n + 3, 2 * block_k + 5), (block_m + 3, 1, 3), (1, 1, 1)]
-    return (*_with_factors(tuple(_spaced(packed.operation, *size, units) for size in sizes)), packed)
+    return (*_with_factors(tuple(spaced_problem(packed.operation, *size, units) for size in sizes)), packed)
 
 
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
@@ -690,7 +690,7 @@ class _Blocks:
         return count % self.raster.width == 0
 
 
-def _spaced(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
+def spaced_problem(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
     """A problem whose leading dimensions are odd multiples of the units, above the extents and all different."""
     chosen: list[int] = []
     lines = [

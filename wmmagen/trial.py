@@ -326,10 +326,10 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     known = derive.values(config)
     blocks = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     problems = reference.problems_for(
-        config.operation, *blocks, config.stages, units=_units(config), raster=config.raster
+        config.operation, *blocks, config.stages, units=units(config), raster=config.raster
     )
     if config.operation.residue is Residue.PREDICATED:
-        problems = reference.ragged(problems, blocks, _units(config))
+        problems = reference.ragged(problems, blocks, units(config))
     # No slice at all: D is the sum of nothing, and every element of it has to be written.
     nothing = replace(problems[0], k=0)
     # Beside it stands C, as it is in the problem that has both factors.
@@ -337,7 +337,7 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     return batched.hostile(singles) if config.operation.batched else singles
 
 
-def _units(config: KernelConfig) -> Units:
+def units(config: KernelConfig) -> Units:
     """What ``config`` promises of leading dimensions where it copies, and the strict reading where fragments go."""
     o, wide = config.operation, reference.wide_units(config.operation)
     copied, staged = config.feed is Feed.SHARED, config.store is Store.STAGED

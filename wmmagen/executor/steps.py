@@ -294,7 +294,7 @@ def stores(access: Access, sources: list[int], strength: Strength | None = None)
 
 
 def copies(target: Access, source: Access, read: int) -> Step:
-    """An asynchronous copy, of which as many bytes come from the source as register ``read`` says; the others are zeros.
+    """An asynchronous copy. Register ``read`` says how many bytes come from the source; the others are zeros.
 
     Where it says none, the source may be any address.
     """
