@@ -69,13 +69,13 @@ def _elements(config: KernelConfig) -> int:
 MISTAKES = (
     Mutant(
         "edge-k-of-a-alone", "zeros of A meet what B has behind the end of K, which may be a NaN", "",
-        (Edit("inside(b_row + i * B_ROW_STEP, depth, b_col", "inside(b_row + i * B_ROW_STEP, BLOCK_K, b_col"),),
-        (EDGE_CP, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + WRONG,
+        (Edit("inside(b_row + i * B_ROW_STEP, depth, b_col", "inside(b_row + i * B_ROW_STEP, BLOCK_K, b_col", 2),),
+        (EDGE_CP, EDGE_CP_STAGED), ("out-of-bounds",), "read outside A or B|" + WRONG,
     ),
     Mutant(
         "edge-of-the-other-extent", "rows of A are told by the columns that are left of D", "",
-        (Edit("inside(a_row + i * A_ROW_STEP, m_left", "inside(a_row + i * A_ROW_STEP, n_left"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD2), ("out-of-bounds",), WRONG,
+        (Edit("inside(a_row + i * A_ROW_STEP, m_left", "inside(a_row + i * A_ROW_STEP, n_left", 2),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), WRONG,
     ),
     Mutant(
         "edge-row-too-many", "the row behind the last one counts as one inside", "",
@@ -106,8 +106,13 @@ MISTAKES = (
     ),
     Mutant(
         "edge-not-walked", "A stays where it is behind a slice at an edge", "",
-        (Edit("    a_from += BLOCK_K;\n#pragma unroll", "#pragma unroll"),),
+        (Edit("    a_from += BLOCK_K;\n    if (", "    if ("),),
         (EDGE_CP, EDGE_AHEAD), words="used A of the slice|" + WRONG,
+    ),
+    Mutant(
+        "edge-parts-unseen", "copies of which a part is read are taken for whole ones", "",
+        (Edit("if (depth < BLOCK_K && depth % ALIGN_A != 0) {", "if (depth < 0) {"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
     ),
     Mutant(
         "edge-blocks-miscounted", "a row of blocks counts one more where D has whole tiles", "",
