@@ -13,7 +13,6 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "a": ("f16",),
     "acc": ("f32", "f16"),
     "d": ("f32", "f16"),
-    "residue": ("exact",),
     "split_k": ("1",),
 }
 
