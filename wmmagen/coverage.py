@@ -15,7 +15,6 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "a": ("f16", "bf16", "tf32", "f64", "s8", "u8"),
     "acc": ("f32", "f16", "f64", "s32"),
     "d": ("f32", "f16", "bf16", "f64", "s32", "s8"),
-    "residue": ("exact",),
     "split_k": ("1",),
 }
 #: Operand types whose layouts are made in part, with the reason.
