@@ -127,8 +127,6 @@ TF32 = "a=tf32,layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,fra
 TF32_STAGED = "a=tf32,layout=cr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=staged"
 U8 = "a=u8,warps=1x2,frags=2x1,k_steps=4,copy=ld,stages=2,store=direct"
 U8_SINGLE = "a=u8,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=1,store=staged"
-S8_BYTES = "a=s8,d=s8,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=1"
-S8_BYTES_AHEAD = "a=s8,d=s8,warps=1x1,frags=2x2,k_steps=4,copy=cpasync,stages=3,fragment_buffers=2"
 EDGE_CP = (
     "residue=predicated,layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=direct"
 )
@@ -551,11 +549,6 @@ _RESULTS = (
          Edit("const unsigned char* a_tile = ", "const signed char* a_tile = (const signed char*)"),
          Edit("const unsigned char* b_tile = ", "const signed char* b_tile = (const signed char*)")),
         (U8, U8_SINGLE), words=_WRONG,
-    ),
-    Mutant(
-        "bytes-not-held", "scaled sums beyond a byte lose their upper bits", "",
-        (Edit("max(-128, min(127, __float2int_rn(value)))", "__float2int_rn(value)"),),
-        (S8_BYTES, S8_BYTES_AHEAD), words=_WRONG,
     ),
     Mutant(
         "rounded-before-c", "the product is rounded to f16 before C is added", "",
