@@ -13,6 +13,7 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "a": ("f16",),
     "acc": ("f32", "f16"),
     "d": ("f32", "f16"),
+    "c": ("f32", "f16"),
     "residue": ("exact",),
     "split_k": ("1",),
 }
@@ -24,7 +25,7 @@ def missing(config: KernelConfig) -> list[str]:
     return [
         f"{key}={values[key]} is known, but not generated yet; made today: {key}={' '.join(made)}"
         for key, made in GENERATED.items()
-        if values[key] not in made
+        if values.get(key, made[0]) not in made
     ]
 
 

@@ -23,7 +23,6 @@ from wmmagen.config import (
     WIDEST_BITS,
     Arrange,
     Copy,
-    Epilogue,
     Feed,
     Grid,
     KernelConfig,
@@ -40,6 +39,7 @@ from wmmagen.config import (
     read_value,
 )
 from wmmagen.dtypes import F16
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
@@ -137,7 +137,7 @@ def _unbroken(axes: Sequence[Axis], broken: Broken, begun: tuple[int, ...] = ())
 def operation_of(given: Mapping[str, Any]) -> Operation:
     """The operation of :func:`complete`, which depends on the ``given`` values alone."""
     fixed = {**_PLAIN, **_of_types(given), **given}
-    return Operation(**{key: fixed[key] for key in OPERATION_KEYS})
+    return Operation(**{key: fixed[key] for key in OPERATION_KEYS if key in fixed})
 
 
 def _in_space(given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelConfig | None:

@@ -24,7 +24,6 @@ from wmmagen.config import (
     WIDEST_BITS,
     Arrange,
     Copy,
-    Epilogue,
     Feed,
     Layout,
     Order,

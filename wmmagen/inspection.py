@@ -293,7 +293,7 @@ def _ratio(part: float, whole: float | None) -> float | None:
 def differing(configs: Sequence[KernelConfig]) -> dict[str, list[str]]:
     """The keys whose values differ, each with the value of every configuration."""
     held = [values_of(config) for config in configs]
-    columns = {key: [spell(values[key]) for values in held] for key in CONFIG_KEYS}
+    columns = {key: [spell(values.get(key, values["d"])) for values in held] for key in CONFIG_KEYS}
     return {key: words for key, words in columns.items() if len(set(words)) > 1}
 
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import jinja2
 
-from wmmagen import coverage, derive, rules, selftest
+from wmmagen import coverage, derive, formula, rules, selftest
 from wmmagen.arch import Arch
-from wmmagen.config import Copy, Feed, KernelConfig, Layout, Residue
+from wmmagen.config import Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
 from wmmagen.expr import Expr
 from wmmagen.rules import Rule, Scope
 
@@ -30,9 +31,16 @@ _LAYOUT_WORDS = {
     Layout.CR: "column-major and row-major",
     Layout.CC: "column-major",
 }
-_ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
+#: Matrices are capitals in a call, vectors are not.
+_ADDRESSES = {
+    name: name.replace("ADDRESS", "address") if len(name.removesuffix("_ADDRESS")) == 1 else name.lower()
+    for name in derive.ADDRESS_NAMES
+}
 #: The numbers of a call under the names that the launcher's parameters have.
-_CALL_NAMES = {"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "ALPHA": "alpha", "BETA": "beta", **_ADDRESSES}
+_CALL_NAMES = {
+    **{"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "LDR": "ldr", "ALPHA": "alpha", "BETA": "beta"},
+    **_ADDRESSES,
+}
 #: The type of alpha and beta, and of the arithmetic on them.
 _FACTOR = "float"
 #: What carries a copy of so many bytes through registers.
@@ -241,7 +249,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "slot": {
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
-            "epilogue": config.operation.epilogue.value,
+            "epilogue": _epilogue(config.operation),
             "store": config.store.value,
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
@@ -288,19 +296,23 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     o = config.operation
     v = derive.values(config)
     exact = o.residue is Residue.EXACT
-    matrices, numbers = "const void* A, const void* B, void* D", "int lda, int ldb, int ldd"
-    if o.scaled:
-        matrices = "const void* A, const void* B, const void* C, void* D"
-        numbers = f"int lda, int ldb, int ldc, int ldd, {_FACTOR} alpha, {_FACTOR} beta"
-    parameters = f"{matrices}, int M, int N, int K, {numbers}"
+    chain = _chain(config)
+    read = "".join(f"const void* {pointer}, " for pointer in chain["pointers"])
+    leading = "".join(f"int ld{matrix}, " for matrix in chain["matrices"])
+    scalars = "".join(f", {_FACTOR} {scalar}" for scalar in chain["scalars"])
+    parameters = (
+        f"const void* A, const void* B, {read}void* D, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}"
+    )
     return {
         "name": name_of(config),
         "a": o.a,
         "acc": o.acc,
         "d": o.d,
         "v": v,
-        "formula": "alpha * A * B + beta * C" if o.scaled else "A * B",
-        "outputs_words": "C and D (M x N) are" if o.scaled else "D (M x N) is",
+        "chain": chain,
+        "chain_words": _chain_words(config),
+        "formula": _formula(o),
+        "outputs_words": "C and D (M x N) are" if _epilogue(o) == "linear" else "D (M x N) is",
         "parameters": parameters,
         "arguments": ", ".join(p.split()[-1] for p in parameters.split(", ")),
         "order_a": "row_major" if o.a_row_major else "col_major",
@@ -334,6 +346,117 @@ def _pipeline(config: KernelConfig) -> str:
     return "single" if config.stages == 1 else f"prefetch{ahead}"
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Epilogues.
+
+
+def _epilogue(operation: Operation) -> str:
+    """The part of an epilogue: the two that have one of their own, and that of all chains."""
+    if operation.epilogue.simple and operation.added == operation.d:
+        return str(operation.epilogue)
+    return "chain"
+
+
+def _formula(operation: Operation) -> str:
+    """What D is, in words."""
+    if operation.epilogue.simple:
+        return "alpha * A * B + beta * C" if operation.scaled else "A * B"
+    return f"A * B through {operation.epilogue}"
+
+
+def _chain(config: KernelConfig) -> dict[str, Any]:
+    """What ``parts/epilogue_chain.jinja`` knows of a chain; the launcher and the header read the first rows."""
+    o, e, known = config.operation, config.operation.epilogue, derive.values(config)
+    pointers = [
+        *((matrix.upper(), o.added.storage) for matrix in e.matrices),
+        *((vector, o.added.storage if vector in BIASES else _FACTOR) for vector in e.vectors),
+    ]
+    columns = [vector for vector in e.vectors if not along_row(vector)]
+    struct = {vector: "Added" if vector in BIASES else "Scales" for vector in columns}
+    used = frozenset().union(*(formula.operations(step.formula) for step in e.steps))
+    return {
+        "matrices": e.matrices,
+        "biases": [vector for vector in e.vectors if vector in BIASES],
+        "scales": [vector for vector in e.vectors if vector not in BIASES],
+        "scalars": e.scalars,
+        "scaled": e.scaled,
+        "pointers": [name for name, _ in pointers],
+        "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
+        "added": o.added,
+        "structs": {
+            "added": config.store is Store.STAGED and ("Added" in struct.values() or bool(e.matrices)),
+            "scales": "Scales" in struct.values(),
+        },
+        "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
+        # Where the lanes of a warp cover whole rows, a lane has the same columns in every row.
+        "once": bool(columns) and known["D_ROW_VECTORS"] > 0 and 32 % known["D_ROW_VECTORS"] == 0,
+        "uses": used,
+        "of_row": _of_row(o),
+        "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
+        "in_rows": _statements(
+            e,
+            {
+                **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
+                **{v: _HELD[v] for v in e.vectors if along_row(v)},
+                **{v: _widened(o.added, f"{_HELD[v]}.of[e]") for v in columns if v in BIASES},
+                **{v: f"{_HELD[v]}.of[e]" for v in columns if v not in BIASES},
+                "row": "row_of_d",
+                "col": f"static_cast<{_FACTOR}>(warp_col + col + e)",
+            },
+        ),
+    }
+
+
+#: Where a kernel keeps what it has loaded of a vector.
+_HELD = {
+    "bias_row": "bias_of_row",
+    "bias_col": "bias_of_columns",
+    "scale_row": "scale_of_row",
+    "scale_col": "scale_of_columns",
+}
+
+
+def _widened(element: ElementType, value: str) -> str:
+    """As ``parts/convert.jinja`` says it."""
+    return f"{element.widen}({value})" if element.widen else value
+
+
+def _of_row(o: Operation) -> list[str]:
+    """Declarations of what a whole row has in common."""
+    lines = [
+        f"const {_FACTOR} {_HELD[v]} = {_widened(o.added, f'{v}[warp_row + row]') if v in BIASES else f'{v}[warp_row + row]'};"
+        for v in o.epilogue.vectors
+        if along_row(v)
+    ]
+    if o.epilogue.has("row"):
+        lines.append(f"const {_FACTOR} row_of_d = static_cast<{_FACTOR}>(warp_row + row);")
+    return lines
+
+
+def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
+    """Each step as an assignment to ``value``, with its name beside it."""
+    spelt = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}
+    return _aligned((f"value = {formula.cpp(step.formula, spelt)};", step.word) for step in epilogue.steps)
+
+
+def _chain_words(config: KernelConfig) -> list[str]:
+    """What the banner and the header say of a chain; nothing of the two epilogues that need no words."""
+    o, e = config.operation, config.operation.epilogue
+    if _epilogue(o) != "chain":
+        return []
+    steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
+    words = ["Each element of D goes through these steps, in float, and is rounded once; acc is what came before:", *steps]
+    if e.matrices:
+        matrices = " and ".join(matrix.upper() for matrix in e.matrices)
+        words.append(f"{matrices} (M x N, row-major) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
+    for vector in e.vectors:
+        kind, extent = (o.added.name if vector in BIASES else _FACTOR), "M" if along_row(vector) else "N"
+        words.append(f"{vector} has {extent} elements, one for each {'row' if extent == 'M' else 'column'} of D, in {kind}.")
+    if any(step.word == EXPR for step in e.steps) and e.has("bias_col"):
+        words.append("In an expression, bias is bias_col.")
+    return words
+
+
 def _share(known: Mapping[str, Any], operand: str) -> str:
     """How the copies of a thread lie in a slice: in one column at equal distances, or scattered."""
     vectors, step, tile = (known[f"{operand}_{name}"] for name in ("ROW_VECTORS", "ROW_STEP", "TILE_ROWS"))
@@ -346,7 +469,7 @@ def _share(known: Mapping[str, Any], operand: str) -> str:
 
 def _headers(config: KernelConfig) -> list[str]:
     o = config.operation
-    return sorted({t.header for t in (o.a, o.acc, o.d) if t.header} | {"mma.h"})
+    return sorted({t.header for t in (o.a, o.acc, o.d, o.added) if t.header} | {"mma.h"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -16,18 +16,19 @@ import numpy.typing as npt
 from wmmagen import chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
-from wmmagen.config import Feed, KernelConfig, Problem, Store
+from wmmagen.config import WIDEST_BITS, Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
+from wmmagen.epilogue import along_row
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
 from wmmagen.layout import UNSHIFTED, Image, Shifts
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Estimated, Facts, Outcome, Record
-from wmmagen.reference import Inputs, Units
+from wmmagen.reference import Inputs, Span, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
-from wmmagen.verdict import Tiles, explain, judge
+from wmmagen.verdict import Error, Tiles, explain, judge
 
 #: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
@@ -42,6 +43,8 @@ FREIVALDS_ABOVE = 2048**3
 _CASES_KEPT = 8
 #: Alignment of a pointer that a matrix call is given; in bytes.
 _FRAGMENT_BYTES = 32
+#: The widest access of a lane; in bytes.
+_WIDEST_BYTES = WIDEST_BITS // 8
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,15 @@ class Case:
 
     Attributes:
         inputs: with their proof.
-        images, buffers: of A, B, C where the epilogue has it, and D, which is last.
-        want: the exact result; None where ``check`` stands for it.
+        images, buffers: of A, B, of what the epilogue reads, and of D, which is last.
+        want: the exact result, or where it must lie; None where ``check`` stands for it.
         check: Freivalds' check of D.
     """
 
     inputs: Inputs
     images: tuple[Image, ...]
     buffers: tuple[Bytes, ...]
-    want: npt.NDArray[Any] | None
+    want: npt.NDArray[Any] | Span | None
     check: Freivalds | None
 
     @property
@@ -78,6 +81,7 @@ class Run:
         mismatch: the first wrong element and its owner, in words; empty where exact.
         miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
         findings: what the CPU executor found; a run with findings is not exact, and its result was not compared.
+        error: of a right result of an epilogue with functions, which is exact within a proved bound; None of all others.
     """
 
     problem: Problem
@@ -87,6 +91,7 @@ class Run:
     mismatch: str
     miss_bits: int | None = None
     findings: tuple[dict[str, object], ...] = ()
+    error: Error | None = None
 
     @property
     def method(self) -> str:
@@ -100,13 +105,16 @@ class Run:
         p = self.problem
         return {
             "problem": str(p),
-            "leading_dimensions": [p.lda, p.ldb, *([p.ldc] if p.operation.scaled else []), p.ldd],
+            "leading_dimensions": [p.lda, p.ldb, *(getattr(p, f"ld{m}") for m in p.operation.epilogue.matrices), p.ldd],
             "alpha": p.alpha,
             "beta": p.beta,
+            "scalars": {name: getattr(p, name) for name in p.operation.epilogue.scalars},
             "method": "full" if self.miss_bits is None else "freivalds",
             "vectors": None if self.miss_bits is None else freivalds.VECTORS,
             "miss_probability": None if self.miss_bits is None else 2.0**-self.miss_bits,
             "exact": self.exact,
+            "error_ulps": None if self.error is None else self.error.seen,
+            "error_bound_ulps": None if self.error is None else self.error.bound,
             "guaranteed": self.guaranteed,
             "pattern": self.pattern,
             "first_mismatch": self.mismatch or None,
@@ -151,14 +159,14 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``."""
     known = derive.values(config, problem=problem)
     pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
-    p = problem
-    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.alpha, p.beta)
+    p, e = problem, problem.operation.epilogue
+    leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     return Launch(
         entry=entry,
         grid=(known["BLOCKS"], 1, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_BYTES"],
-        arguments=(*pointers, *(factors if p.operation.scaled else (p.n, p.k, p.lda, p.ldb, p.ldd))),
+        arguments=(*pointers, p.n, p.k, *leading, *(getattr(p, scalar) for scalar in e.scalars)),
     )
 
 
@@ -212,11 +220,14 @@ def _placed(inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | No
 
 def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
-    a, b, *c, d = images
+    a, b, *others, d = images
     operands = [a.pack(inputs.a), b.pack(inputs.b)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
-    return (*operands, *(x.unreadable() if inputs.c is None else x.pack(inputs.c) for x in c), d.blank())
+    for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
+        values = inputs.c if name == "C" else inputs.beside[name.lower()]
+        operands.append(image.unreadable() if values is None else image.pack(values.reshape(image.rows, image.cols)))
+    return (*operands, d.blank())
 
 
 @lru_cache(maxsize=2)
@@ -260,6 +271,7 @@ def pointer_shifts(config: KernelConfig) -> Shifts:
         known["A_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
         known["B_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
         known["OUTPUT_BYTES"] if staged else _FRAGMENT_BYTES,
+        *(min(known[name], _WIDEST_BYTES) for name in ("ADDED_BYTES", "SCALES_BYTES")),
     )
 
 
@@ -297,7 +309,8 @@ def check_run(
     overwritten = touched(case, returned)
     words = overwritten or ("" if verdict.exact else explain(verdict, _tiles(config)))
     miss_bits = case.check.miss_bits if case.check else None
-    return Run(problem, verdict.exact and not overwritten, verdict.guaranteed, pattern, words, miss_bits)
+    right = verdict.exact and not overwritten
+    return Run(problem, right, verdict.guaranteed, pattern, words, miss_bits, error=verdict.error)
 
 
 def validate(
@@ -409,8 +422,12 @@ def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
     operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0
-    results = p.m * p.n * o.d.bits * (2 if p.beta else 1)
-    return (operands + results) / 8
+    matrices = p.reads_c + o.epilogue.has("r")
+    results = p.m * p.n * (o.d.bits + matrices * o.added.bits)
+    vectors = sum(
+        (p.m if along_row(vector) else p.n) * layout.vector_type(o, vector).bits for vector in o.epilogue.vectors
+    )
+    return (operands + results + vectors) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:
@@ -528,7 +545,8 @@ def tflops(problem: Problem, median_us: float) -> float:
 
 def touched(case: Case, returned: Sequence[Bytes]) -> str:
     """Which operand was written to, in words; empty where none was."""
-    for letter, image, sent, back in zip("ABC", case.images[:-1], case.buffers, returned, strict=False):
+    names = layout.operand_names(case.problem.operation)
+    for letter, image, sent, back in zip(names, case.images[:-1], case.buffers, returned, strict=False):
         if not bool((sent == back).all()):
             first = int((sent != back).argmax())
             return f"{letter} was written to, first at byte {first - image.offset} from its start"
