@@ -147,10 +147,10 @@ class Operation:
         d: element type of D.
         layout: of A and B.
         epilogue: from accumulator to D.
-        c: element type of what an epilogue adds, of C, of R and of the biases, where it is not D's; else None.
         residue: which sizes it takes.
         align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
             of B, and of C and D. 16 bytes allow the widest copies.
+        c: element type of what an epilogue adds, of C, of R and of the biases, where it is not D's; else None.
     """
 
     a: ElementType
@@ -158,11 +158,11 @@ class Operation:
     d: ElementType
     layout: Layout = Layout.RR
     epilogue: Epilogue = Epilogue.NONE
-    c: ElementType | None = None
     residue: Residue = Residue.EXACT
     align_a: int = 0
     align_b: int = 0
     align_d: int = 0
+    c: ElementType | None = None
 
     def __post_init__(self) -> None:
         # 0 stands for the most that any copy can use; it is never kept.
@@ -441,11 +441,11 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "d": _read_type,
     "layout": _enum_reader(Layout),
     "epilogue": lambda key, text: epilogues.read(text),
-    "c": _read_type,
     "residue": _enum_reader(Residue),
     "align_a": _read_alignment,
     "align_b": _read_alignment,
     "align_d": _read_alignment,
+    "c": _read_type,
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
     "frags": _read_grid(MAX_FRAGS),
@@ -594,7 +594,7 @@ _TYPES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 _N = r"(?:0|[1-9][0-9]{0,4})"
 _NAME = re.compile(
     rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})(?:c(?P<c>{_TYPES}))?_(?P<layout>{_alternatives(Layout)})"
-    rf"_(?P<epilogue>[A-Za-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
+    rf"_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
     rf"_(?P<feed>{_alternatives(Feed)})_(?P<copy>{_alternatives(Copy)})(?P<stages>{_N})"

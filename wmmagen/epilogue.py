@@ -3,7 +3,7 @@
 A step is a formula over what an element brings along; :data:`STEPS` holds each of them once. The kernel's text, the
 reference, the bound of its error and the self-test of an emitted file are all made of these formulas.
 
-``none`` is no step. A chain is written ``linear+biascol+gelu``, in names ``linearBiascolGelu``; a user's own step is
+``none`` is no step. A chain is written ``linear+biascol+gelu``, in names ``linearbiascolgelu``; a user's own step is
 ``expr(…)``, in names ``expr`` and the formula's word (:mod:`wmmagen.formula`).
 """
 
@@ -87,8 +87,8 @@ STEPS: dict[str, Step] = dict(
         _step("silu", "ratio(acc, 1 + exp(-acc))"),
     ]
 )
-#: In their words no one is another one with more behind it, whatever follows.
-_IN_NAME = re.compile("|".join(sorted(map(re.escape, (*STEPS, EXPR)), key=len, reverse=True)), re.IGNORECASE)
+#: The longest word first: none of those that begin with another one is that and the beginning of a third.
+_IN_NAME = re.compile("|".join(sorted((*STEPS, EXPR), key=len, reverse=True)))
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,8 @@ class Epilogue:
 
     @property
     def in_name(self) -> str:
-        """The chain in letters and digits; each step after the first begins with a capital."""
-        if not self.steps:
-            return "none"
-        first, *others = (step.in_name for step in self.steps)
-        return first + "".join(word[0].upper() + word[1:] for word in others)
+        """The chain in small letters and digits, one step right behind the other."""
+        return "".join(step.in_name for step in self.steps) or "none"
 
     def with_steps(self, steps: tuple[Step, ...]) -> Epilogue:
         """Another chain, which nobody asked for: what a kernel may have done by mistake."""
@@ -253,7 +250,7 @@ def from_name(text: str) -> Epilogue:
         match = _IN_NAME.match(rest)
         if match is None:
             raise ConfigError(f"{rest!r} is no step of an epilogue in a kernel's name", "the grammar is in NAMES.md")
-        word, rest = match[0].lower(), rest[match.end() :]
+        word, rest = match[0], rest[match.end() :]
         if word == EXPR:
             node, rest = formula.from_word(rest, USER_NAMES)
             steps.append(Step(EXPR, node))

@@ -1,6 +1,6 @@
 """Formulas of one element: a small grammar of real arithmetic, read into a tree of our own and never pasted.
 
-A formula is text for people (``acc*2+c``), a word for names (``AddMulAccN2C``), C++ for kernels, and a value under any
+A formula is text for people (``acc*2+c``), a word for names (``addmulaccn2c``), C++ for kernels, and a value under any
 arithmetic that has its operations. All four are made of the one tree, so none can say anything else than the others.
 
 The grammar, operators that bind less first; blanks mean nothing::
@@ -59,7 +59,7 @@ class Operator:
 
 
 _CHOICE, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = 0, 4, 5, 6, 7, 9
-#: Each operation by its name, which is also that of the method of an arithmetic and, with a capital, its word in names.
+#: Each operation by its name, which is also that of the method of an arithmetic and its word in names.
 OPERATORS: dict[str, Operator] = {
     "if": Operator(3, "?", _CHOICE),
     "lt": Operator(2, "<", _COMPARE),
@@ -94,7 +94,8 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<symbol><=|>=|==|!=|[-+*/<>?:(),]))"
 )
-_WORD = re.compile(r"[A-Z][a-z0-9]*")
+#: A number in a word: p is its dot, m the minus of its exponent.
+_NUMBER_WORD = r"n[0-9]+(?:p[0-9]+)?(?:em?[0-9]+)?"
 
 
 @dataclass(frozen=True)
@@ -316,7 +317,8 @@ def _written(node: Node, number: Callable[[float], str], rename: Mapping[str, st
         return rename.get(node.id, node.id), _ATOM
     operator, operands = OPERATORS[node.op], node.operands
     if node.op == "if":
-        condition, chosen, other = (within(operand, _CHOICE) for operand in operands)
+        # Within a choice the grammar needs no parentheses, but who reads C++ does.
+        condition, chosen, other = (within(operand, _COMPARE if blank else _CHOICE) for operand in operands)
         return f"{condition}{blank}?{blank}{chosen}{blank}:{blank}{other}", _CHOICE
     if node.op == "neg":
         return f"-{within(operands[0], _ATOM)}", _UNARY
@@ -330,14 +332,23 @@ def _written(node: Node, number: Callable[[float], str], rename: Mapping[str, st
     return f"{function}({f',{blank}'.join(within(operand, _CHOICE) for operand in operands)})", _ATOM
 
 
-def word(node: Node) -> str:
-    """The tree in letters and digits: operators before their operands, so that no end needs a mark."""
+def calls(node: Node, function: Callable[[str], str], rename: Mapping[str, str]) -> str:
+    """The tree in C++ on a type of one's own: every operation, and every number, is a call of ``function(name)``."""
     if isinstance(node, Number):
-        # The dot and the sign of an exponent are letters here; a plus of an exponent is left out.
-        return "N" + _digits(node.value).replace(".", "p").replace("-", "m").replace("+", "")
+        return f"{function('number')}({node.value!r})"
     if isinstance(node, Name):
-        return node.id.capitalize()
-    return node.op.capitalize() + "".join(word(operand) for operand in node.operands)
+        return rename.get(node.id, node.id)
+    return f"{function(node.op)}({', '.join(calls(operand, function, rename) for operand in node.operands)})"
+
+
+def word(node: Node) -> str:
+    """The tree in small letters and digits: operators before their operands, so that no end needs a mark."""
+    if isinstance(node, Number):
+        # A plus of an exponent is left out.
+        return "n" + _digits(node.value).replace(".", "p").replace("-", "m").replace("+", "")
+    if isinstance(node, Name):
+        return node.id
+    return node.op + "".join(word(operand) for operand in node.operands)
 
 
 def from_word(text: str, known: tuple[str, ...]) -> tuple[Node, str]:
@@ -346,21 +357,22 @@ def from_word(text: str, known: tuple[str, ...]) -> tuple[Node, str]:
     Raises:
         ConfigError: no tree stands there.
     """
-    match = _WORD.match(text)
-    head = match[0] if match else ""
-    rest = text[len(head) :]
-    if re.fullmatch(r"N[0-9].*", head):
+    # The longest word first: none of those that begin with another one is that and the beginning of an operand.
+    words = sorted((*known, *(name for name, o in OPERATORS.items() if not o.ours)), key=len, reverse=True)
+    match = re.match(rf"({_NUMBER_WORD})|{'|'.join(words)}", text)
+    head, rest = (match[0], text[match.end() :]) if match else ("", text)
+    if match and match[1]:
         digits = head[1:].replace("p", ".").replace("m", "-")
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", digits) and math.isfinite(np.float32(digits)):
+        if math.isfinite(float(np.float32(digits))):
             return Number(float(np.float32(digits))), rest
-    elif head.lower() in known:
-        return Name(head.lower()), rest
-    elif head.lower() in OPERATORS and not OPERATORS[head.lower()].ours:
+    elif head in known:
+        return Name(head), rest
+    elif head:
         operands = []
-        for _ in range(OPERATORS[head.lower()].arity):
+        for _ in range(OPERATORS[head].arity):
             operand, rest = from_word(rest, known)
             operands.append(operand)
-        return Apply(head.lower(), tuple(operands)), rest
+        return Apply(head, tuple(operands)), rest
     raise ConfigError(f"{text!r} is no expression of a kernel name", "the grammar is in NAMES.md")
 
 

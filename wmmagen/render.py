@@ -23,6 +23,7 @@ from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
 from wmmagen.expr import Expr
+from wmmagen.rounding import FUNCTION_ULPS
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -47,6 +48,8 @@ _FACTOR = "float"
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
 #: Around each matrix of the self-test; a multiple of every alignment that a launcher asks for.
 _GUARD_BYTES = 4096
+#: Sums that functions of an epilogue are tried on: beyond, most of them make of every number the same.
+_MOST_OF_FUNCTIONS = 64
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -168,7 +171,16 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
     acceptable = ", ".join(_argument(field, value) for field, value in selftest.acceptable(config).items())
     return _fill(
         "selftest.cu.jinja",
-        {**_words(config), "arch": arch.name, "symbol": symbol, "acceptable": acceptable, "spoilt": calls},
+        {
+            **_words(config),
+            "arch": arch.name,
+            "symbol": symbol,
+            "acceptable": acceptable,
+            "spoilt": calls,
+            "factor": _FACTOR,
+            "ulps": FUNCTION_ULPS,
+            "tried": _tried(config.operation),
+        },
         numbers=_selftest_numbers(config),
     )
 
@@ -209,7 +221,10 @@ def _selftest_numbers(config: KernelConfig) -> str:
     known, least = derive.values(config), selftest.least_steps(config)
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
-    letters = selftest.matrices(config)
+    letters, names = selftest.matrices(config), selftest.pointers(config)
+    most = min(o.acc.exact_limit, o.d.exact_limit)
+    if not o.epilogue.exact:
+        most = _MOST_OF_FUNCTIONS
     lines = [
         ("BLOCK_M", known["BLOCK_M"], "M is a multiple of this"),
         ("BLOCK_N", known["BLOCK_N"], "N is one of this"),
@@ -217,9 +232,9 @@ def _selftest_numbers(config: KernelConfig) -> str:
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
-        *((f"{x}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in letters),
+        *((f"{x.upper()}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in names),
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
-        ("MOST", min(o.acc.exact_limit, o.d.exact_limit), "integers up to this are exact in sums and in D"),
+        ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else "sums go up to this"),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
     ]
     return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
@@ -437,6 +452,22 @@ def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
     """Each step as an assignment to ``value``, with its name beside it."""
     spelt = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}
     return _aligned((f"value = {formula.cpp(step.formula, spelt)};", step.word) for step in epilogue.steps)
+
+
+def _tried(operation: Operation) -> dict[str, Any]:
+    """What the self-test knows of a chain: its numbers, and each step in the arithmetic of ``parts/singles.jinja``."""
+    e = operation.epilogue
+    spelt = {name: f"e.{name}" for name in (*e.names, "bias")} | {"bias": "e.bias_col", "acc": "value"}
+
+    def function(name: str) -> str:
+        return f"Singles::{'choose' if name == 'if' else name}"
+
+    return {
+        "steps": [(f"value = {formula.calls(step.formula, function, spelt)};", step.word) for step in e.steps],
+        "names": sorted(e.names),
+        "exact": e.exact,
+        "numbers": {name: selftest.SCALARS[name] for name in e.scalars if name not in ("alpha", "beta")},
+    }
 
 
 def _chain_words(config: KernelConfig) -> list[str]:

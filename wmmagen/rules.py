@@ -639,6 +639,23 @@ def _added(id: str, parameter: str, when: str, width: str, unread: str = "") -> 
     )
 
 
+def _not_null(id: str, parameter: str) -> Rule:
+    """Of what an epilogue always reads, as P326 is of the others."""
+    return _rule(
+        id,
+        f"{parameter.lower().replace('_', '-')}-not-null",
+        Scope.LAUNCH,
+        f"{parameter.upper()}_ADDRESS != 0",
+        when=f"with_{parameter.lower()}",
+        says=f"{parameter}, which is read, is not null",
+        message=f"{parameter} is read and has a null pointer",
+        fix="allocate it first",
+        reason="A kernel that reads it ends the context.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    )
+
+
 def _apart(id: str, matrix: str, expr: str, when: str, demand: str) -> Rule:
     """Of a matrix that an epilogue adds and that is D, as P327 and P328 are of C."""
     return _rule(
@@ -684,8 +701,7 @@ _POINTERS: tuple[Rule, ...] = (
         "pointers-not-null",
         Scope.LAUNCH,
         "D_ADDRESS != 0 and (K == 0 or (epilogue_linear and ALPHA == 0) or (A_ADDRESS != 0 and B_ADDRESS != 0))"
-        f" and (not with_c or {_NO_C}C_ADDRESS != 0)"
-        + "".join(f" and (not with_{x.lower()} or {x.upper()}_ADDRESS != 0)" for x in ("R", *VECTORS)),
+        f" and (not with_c or {_NO_C}C_ADDRESS != 0)",
         says="a matrix that is read or written is not null",
         message="a matrix that is read or written has a null pointer",
         fix="allocate it first",
@@ -719,6 +735,7 @@ _POINTERS: tuple[Rule, ...] = (
         source=CONTRACT,
         status=Status.POINTER,
     ),
+    *(_not_null(f"P36{number}", name) for number, name in enumerate(("R", *VECTORS), start=1)),
     _apart("P351", "R", "R_ADDRESS != D_ADDRESS or LDR == LDD", "with_r and residency_fragment", "has D's ldd"),
     _apart("P352", "R", "R_ADDRESS != D_ADDRESS", "with_r and residency_global", "holds no partial sums"),
     _apart("P353", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", "with_c and not c_like_d", "has D's type"),
