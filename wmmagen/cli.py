@@ -72,16 +72,14 @@ def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
     return Problem.packed(kernel.operation, *config.read_size(size)) if size is not None else None
 
 
-def _scaled(problems: Sequence[Problem], alpha: float | None, beta: float | None) -> list[Problem]:
-    """The problems with the factors that were typed; each once."""
-    if (alpha, beta) == (None, None):
-        return list(problems)
-    if not problems[0].operation.scaled:
-        raise RequestError("--alpha and --beta are factors of epilogue=linear", "leave them out, or ask for that")
-    scaled = (
-        replace(p, alpha=p.alpha if alpha is None else alpha, beta=p.beta if beta is None else beta) for p in problems
-    )
-    return list(dict.fromkeys(scaled))
+def _scaled(problems: Sequence[Problem], **typed: float | None) -> list[Problem]:
+    """The problems with the numbers that were typed; each once."""
+    given = {name: value for name, value in typed.items() if value is not None}
+    for name in given:
+        if not problems[0].operation.epilogue.has(name):
+            belongs = {"alpha": "linear", "beta": "linear", "scale": "scale"}.get(name, "clamp")
+            raise RequestError(f"--{name} is a number of epilogue={belongs}", "leave it out, or ask for that")
+    return list(dict.fromkeys(replace(p, **given) for p in problems))
 
 
 #: Why a command cannot have a backend that others have.
@@ -303,6 +301,9 @@ def validate(
     pattern: Annotated[str, typer.Option("--pattern", help="Which exact inputs: auto, field or positions.")] = "auto",
     alpha: Annotated[float | None, typer.Option("--alpha", help="The factor of A·B, for epilogue=linear.")] = None,
     beta: Annotated[float | None, typer.Option("--beta", help="The factor of C, for epilogue=linear.")] = None,
+    scale: Annotated[float | None, typer.Option("--scale", help="The factor of epilogue=scale.")] = None,
+    low: Annotated[float | None, typer.Option("--low", help="The lower bound of epilogue=clamp.")] = None,
+    high: Annotated[float | None, typer.Option("--high", help="The upper bound of epilogue=clamp.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Compare with the full product, however large.")] = False,
     freivalds_above: Annotated[
         str | None,
@@ -323,7 +324,7 @@ def validate(
         raise RequestError("--full and --freivalds-above contradict each other", "give one of them")
     above = math.prod(config.read_size(freivalds_above)) if freivalds_above is not None else trial.FREIVALDS_ABOVE
     asked = _problem(kernel, problem)
-    problems = _scaled([asked] if asked else trial.validation_problems(kernel), alpha, beta)
+    problems = _scaled([asked] if asked else trial.validation_problems(kernel), alpha=alpha, beta=beta, scale=scale, low=low, high=high)
     for one in problems:
         rules.demand(kernel, target, one, strict_isa=strict_isa)
         reference.demand(one, pattern)

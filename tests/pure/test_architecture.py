@@ -192,7 +192,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "denominators": (
         (
             "trial", "layout", "reference", "verdict", "backends", "backends.product", "timing", "config", "dtypes",
-            "errors",
+            "epilogue", "errors",
         ),
         (),
     ),
