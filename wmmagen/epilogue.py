@@ -190,6 +190,12 @@ class Epilogue:
         return any(self.has(name) for name in (*VECTORS, *_PLACE))
 
     @property
+    def bounds(self) -> bool:
+        """Whether a step may make one number of many: a clamp, or a choice or an extreme in a user's formula."""
+        own = (step.formula for step in self.steps if step.word == EXPR)
+        return self.has("low") or any(formula.operations(each) & {"if", "min", "max"} for each in own)
+
+    @property
     def exact(self) -> bool:
         """Whether f32 computes it without rounding on suitable inputs."""
         return all(formula.exact(step.formula) for step in self.steps)

@@ -29,6 +29,8 @@ from wmmagen.errors import ConfigError
 
 #: Texts beyond these are slips, or attacks on the reader's stack.
 MAX_TEXT, MAX_NEST = 400, 24
+#: Bits of a number that leaves room to what it is multiplied with.
+SHORT = 11
 
 Arithmetic = Any
 
@@ -80,9 +82,9 @@ OPERATORS: dict[str, Operator] = {
     "tanh": Operator(1, cpp="tanhf", exact=False),
     "erf": Operator(1, cpp="erff", exact=False),
     "sqrt": Operator(1, cpp="sqrtf", exact=False),
-    # The normal distribution function, by erff; and a division in fewer instructions.
+    # The normal distribution function, and a division: as accurate as D's type can use.
     "cdf": Operator(1, cpp="normal_cdf", exact=False, ours=True),
-    "ratio": Operator(2, cpp="__fdividef", exact=False, ours=True),
+    "ratio": Operator(2, cpp="ratio", exact=False, ours=True),
 }
 _INFIX = {o.symbol: name for name, o in OPERATORS.items() if o.arity == 2 and o.symbol}
 _ALL_FUNCTIONS = tuple(name for name, o in OPERATORS.items() if o.precedence == _ATOM)
@@ -142,7 +144,13 @@ def operations(node: Node) -> frozenset[str]:
 
 
 def exact(node: Node) -> bool:
-    """Whether exact operands within bounds give an exact result: no function, and no division but by powers of two."""
+    """Whether exact operands within bounds give an exact result: no function, and no division but by powers of two.
+
+    Nor a number of more than :data:`SHORT` bits, whose products f32 would round.
+    """
+    numbers = (abs(p.value).as_integer_ratio()[0] for p in parts(node) if isinstance(p, Number))
+    if any((n // (n & -n or 1)).bit_length() > SHORT for n in numbers):
+        return False
     divisors = [p.operands[1] for p in parts(node) if isinstance(p, Apply) and p.op == "div"]
     whole = all(isinstance(d, Number) and math.frexp(d.value)[0] == 0.5 for d in divisors)
     return whole and all(OPERATORS[op].exact or op == "div" for op in operations(node))

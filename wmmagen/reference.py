@@ -26,7 +26,7 @@ import numpy as np
 
 from wmmagen.config import LINEAR, Operation, Order, Problem, Raster
 from wmmagen.dtypes import ElementType
-from wmmagen.epilogue import BIASES, VECTORS, along_row
+from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
 from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype, vector_type
@@ -41,6 +41,7 @@ from wmmagen.rounding import (
     Singles,
     multiples_in,
     multiples_of,
+    precise,
     factor_parts,
     ulp,
 )
@@ -55,8 +56,8 @@ PATTERNS = ("auto", "field", "positions")
 #: A factor that leaves less room than this to Σ|a||b| or to |c| leaves inputs that show few mistakes.
 LEAST_ROOM = 64
 #: In a chain of steps: magnitudes of C, R and biases where all is exact, and where a function makes of large numbers
-#: what it makes of all others. There Σ|a||b| is small, too.
-_ADDED, _ADDED_TO_FUNCTIONS, _SUMS_OF_FUNCTIONS = 100, 4, 32
+#: what it makes of all others. There Σ|a||b| is small, too; and not too large for bounds to leave something of it.
+_ADDED, _ADDED_TO_FUNCTIONS, _SUMS_OF_FUNCTIONS, _SUMS_BETWEEN_BOUNDS = 100, 4, 32, 256
 #: Scales of rows and columns: no two neighbours are alike, and none is 1 alone.
 _SCALES = (0.5, 1.0, 2.0, -1.0, 3.0, -0.25)
 #: More streams of values, for what a chain reads.
@@ -331,6 +332,13 @@ def _added(problem: Problem) -> int:
     return min(_ADDED if e.exact else _ADDED_TO_FUNCTIONS, problem.operation.added.exact_limit)
 
 
+def _aim(epilogue: Epilogue) -> int:
+    """Up to where Σ|a||b| goes, as far as it may: beyond, every element might become the same."""
+    if not epilogue.exact:
+        return _SUMS_OF_FUNCTIONS
+    return _SUMS_BETWEEN_BOUNDS if epilogue.bounds else SINGLE_LIMIT
+
+
 def _beside(problem: Problem, seed: int) -> dict[str, Array]:
     """What a chain reads beside A, B and C: integers without zeros, and scales that are a few powers of two and a 3."""
     p, e, found = problem, problem.operation.epilogue, {}
@@ -473,7 +481,7 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
             f"inputs that show mistakes need {LEAST_ROOM}: smaller numbers in expressions and factors, smaller sizes "
             "where row or col is multiplied, or d=f32",
         )
-    a, b = _auto(problem, seed, limit if problem.operation.epilogue.exact else _SUMS_OF_FUNCTIONS)
+    a, b = _auto(problem, seed, min(limit, _aim(problem.operation.epilogue)))
     inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b), beside)
     if not inputs.guaranteed:
         raise AssertionError(f"{inputs}: the generator chose magnitudes that it cannot prove")
@@ -627,7 +635,7 @@ def _chain_values(problem: Problem, sums: Array, c: Array | None, beside: Mappin
 def between(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Between:
     """Between which f32 values every right evaluation of a chain ends, as :mod:`wmmagen.rounding` proves; ``float64``."""
     values = {name: Between(v, v) for name, v in _chain_values(problem, sums, c, beside).items()}
-    found = _through(problem, Singles(), values)
+    found = _through(problem, Singles(precise(problem.operation.d)), values)
     assert isinstance(found, Between)
     return found
 
@@ -752,7 +760,7 @@ def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
 #: Factors that a linear epilogue is checked with: plain, odd and negative, without C, without A and B, a fraction.
 FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
 #: What other numbers of a call a chain is checked with: scales, and bounds between which some elements lie.
-_CALLS = {"scale": (0.5, -1.5, 2.0), "low": (-6.0, -50.0, 1.5), "high": (8.0, 75.0, 20.0)}
+_CALLS = {"scale": (0.5, -1.5, 2.0), "low": (-6.0, -50.0, -1.5), "high": (80.0, 75.0, 20.0)}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
 from wmmagen.expr import Expr
-from wmmagen.rounding import FUNCTION_ULPS
+from wmmagen.rounding import FUNCTION_ULPS, precise
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -406,6 +406,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         # Where the lanes of a warp cover whole rows, a lane has the same columns in every row.
         "once": bool(columns) and known["D_ROW_VECTORS"] > 0 and 32 % known["D_ROW_VECTORS"] == 0,
         "uses": used,
+        "precise": precise(o.d),
         "of_row": _of_row(o),
         "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
         "in_rows": _statements(

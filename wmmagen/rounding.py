@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from wmmagen.dtypes import F32, ElementType
+from wmmagen.dtypes import F16, F32, ElementType
 from wmmagen.layout import Array, Mask
 
 #: The largest errors of functions, in ulp beyond the correctly rounded result.
-FUNCTION_ULPS: dict[str, int] = {"exp": 2, "tanh": 2, "erf": 2, "sqrt": 0, "ratio": 2}
+FUNCTION_ULPS: dict[str, int] = {"exp": 2, "tanh": 2, "erf": 2, "erfc": 4, "sqrt": 0, "ratio": 2}
 #: Divisors of ``__fdividef`` beyond this may give 0; below its inverse nothing is promised.
 _RATIO_LIMIT = 2.0**126
 #: The factor of x in the normal distribution function, (1 + erf(x·sqrt(1/2))) / 2.
@@ -67,7 +67,9 @@ def _by_value(function: Callable[[float], float]) -> Callable[[Array], Array]:
 _erf = _by_value(math.erf)
 #: Where erf comes near -1, float64 keeps only erfc apart from 0.
 _cdf = _by_value(lambda x: 0.5 * math.erfc(-x * _CDF))
-_FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": np.exp, "tanh": np.tanh, "erf": _erf, "sqrt": np.sqrt}
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "exp": np.exp, "tanh": np.tanh, "erf": _erf, "erfc": _by_value(math.erfc), "sqrt": np.sqrt,
+}  # fmt: skip
 
 
 class Reals:
@@ -178,8 +180,23 @@ def _rounded(low: Array, high: Array) -> Between:
     return Between(_single(low), _single(high))
 
 
+def precise(d: ElementType) -> bool:
+    """Whether D's type can tell small relative errors: then a kernel takes the slower of two ways to a function.
+
+    Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, erfcf(-x·sqrt(1/2)) / 2 and a division.
+    """
+    return d.precision > F16.precision
+
+
 class Singles:
-    """Interval arithmetic around f32; see the module. Operands are :class:`Between`."""
+    """Interval arithmetic around f32; see the module. Operands are :class:`Between`.
+
+    Args:
+        precise: which of two ways a kernel takes; see :func:`precise`.
+    """
+
+    def __init__(self, precise: bool = False) -> None:
+        self._precise = precise
 
     def number(self, value: float) -> Between:
         single = _single(np.float64(value))
@@ -230,11 +247,15 @@ class Singles:
         return _rising("sqrt", a)
 
     def op_cdf(self, a: Between) -> Between:
+        if self._precise:
+            return self.op_mul(self.number(0.5), _rising("erfc", self.op_mul(a, self.number(-_CDF)), falls=True))
         one = self.op_add(self.number(1.0), self.op_erf(self.op_mul(a, self.number(_CDF))))
         return self.op_mul(self.number(0.5), one)
 
     def op_ratio(self, a: Between, b: Between) -> Between:
         exact = self.op_div(a, b)
+        if self._precise:
+            return exact
         low, high = (_moved(end, sign * (FUNCTION_ULPS["ratio"] + 0.5)) for sign, end in ((-1, exact.low), (1, exact.high)))
         # A large divisor makes 0, exactly or in effect; what a small one makes is not promised.
         none = np.maximum(np.abs(b.low), np.abs(b.high)) > _RATIO_LIMIT
@@ -288,14 +309,15 @@ def _moved(ends: Array, ulps: float) -> Array:
     return np.where(finite, ends + ulps * ulp(np.where(finite, ends, 0.0), F32), ends)
 
 
-def _rising(name: str, a: Between) -> Between:
-    """A function that rises, with its largest error beyond the correctly rounded ends."""
+def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
+    """A function that rises, or falls, with its largest error beyond the correctly rounded ends."""
+    ends = (a.high, a.low) if falls else (a.low, a.high)
     with np.errstate(over="ignore", invalid="ignore"):
-        low, high = _down(_FUNCTIONS[name](a.low)), _up(_FUNCTIONS[name](a.high))
+        low, high = _down(_FUNCTIONS[name](ends[0])), _up(_FUNCTIONS[name](ends[1]))
         error = FUNCTION_ULPS[name] + 0.5
         low, high = _moved(low, -error), _moved(high, error)
-        if name in ("exp", "sqrt"):
-            low = np.maximum(low, 0.0)  # neither is ever negative
+        if name in ("exp", "sqrt", "erfc"):
+            low = np.maximum(low, 0.0)  # none is ever negative
         return Between(_single(low), _single(high))
 
 
