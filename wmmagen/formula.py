@@ -156,6 +156,12 @@ def exact(node: Node) -> bool:
     return whole and all(OPERATORS[op].exact or op == "div" for op in operations(node))
 
 
+def _single(digits: str) -> float:
+    """Decimal digits as f32; infinite where they are too large."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(digits))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading.
 
@@ -248,7 +254,7 @@ class _Reader:
         kind, text, place = self._tokens[self._at]
         self._at += 1
         if kind == "number":
-            value = float(np.float32(text)) if self._single else float(text)
+            value = _single(text) if self._single else float(text)
             if not math.isfinite(value):
                 raise self._error(place, f"{text} is no finite float")
             return Number(value)
@@ -371,8 +377,8 @@ def from_word(text: str, known: tuple[str, ...]) -> tuple[Node, str]:
     head, rest = (match[0], text[match.end() :]) if match else ("", text)
     if match and match[1]:
         digits = head[1:].replace("p", ".").replace("m", "-")
-        if math.isfinite(float(np.float32(digits))):
-            return Number(float(np.float32(digits))), rest
+        if math.isfinite(_single(digits)):
+            return Number(_single(digits)), rest
     elif head in known:
         return Name(head), rest
     elif head:

@@ -48,8 +48,10 @@ _LEAST_EXPONENT = {"f16": -14, "bf16": -126, "f32": -126, "f64": -1022}
 
 def ulp(values: Array, element: ElementType) -> Array:
     """One ulp of ``element`` at each of some finite values, in ``float64``; below the normal numbers, their spacing."""
-    _, exponents = np.frexp(np.abs(values.astype(np.float64)))
-    exponents = np.maximum(exponents - 1, _LEAST_EXPONENT[element.name])
+    wide = np.abs(np.asarray(values, np.float64))
+    _, exponents = np.frexp(wide)
+    # Of 0 the exponent is 0, which is that of large numbers.
+    exponents = np.maximum(np.where(wide == 0, np.iinfo(np.int32).min + 1, exponents) - 1, _LEAST_EXPONENT[element.name])
     return np.asarray(np.ldexp(1.0, exponents - (element.precision - 1)))
 
 
@@ -304,9 +306,12 @@ def _quotient(a: Array, b: Array) -> Array:
 
 
 def _moved(ends: Array, ulps: float) -> Array:
-    """Ends of intervals moved by some ulp of f32; infinite ones stay."""
+    """Ends of intervals moved by some ulp of f32; infinite ones stay.
+
+    Right below a power of two the units are those above it, in which the correctly rounded result may lie.
+    """
     finite = np.isfinite(ends)
-    return np.where(finite, ends + ulps * ulp(np.where(finite, ends, 0.0), F32), ends)
+    return np.where(finite, ends + ulps * ulp(np.where(finite, ends, 0.0) * (1 + 2.0**-20), F32), ends)
 
 
 def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
@@ -318,7 +323,8 @@ def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
         low, high = _moved(low, -error), _moved(high, error)
         if name in ("exp", "sqrt", "erfc"):
             low = np.maximum(low, 0.0)  # none is ever negative
-        return Between(_single(low), _single(high))
+        # What is beyond f32 may come out as its largest number: no ulp tells that from infinity.
+        return Between(np.minimum(_single(low), np.finfo(np.float32).max), _single(high))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
