@@ -74,7 +74,7 @@ def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
 
 def _scaled(problems: Sequence[Problem], **typed: float | None) -> list[Problem]:
     """The problems with the numbers that were typed; each once."""
-    given = {name: value for name, value in typed.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
     for name in given:
         if not problems[0].operation.epilogue.has(name):
             belongs = {"alpha": "linear", "beta": "linear", "scale": "scale"}.get(name, "clamp")
@@ -324,7 +324,9 @@ def validate(
         raise RequestError("--full and --freivalds-above contradict each other", "give one of them")
     above = math.prod(config.read_size(freivalds_above)) if freivalds_above is not None else trial.FREIVALDS_ABOVE
     asked = _problem(kernel, problem)
-    problems = _scaled([asked] if asked else trial.validation_problems(kernel), alpha=alpha, beta=beta, scale=scale, low=low, high=high)
+    problems = _scaled(
+        [asked] if asked else trial.validation_problems(kernel), alpha=alpha, beta=beta, scale=scale, low=low, high=high
+    )
     for one in problems:
         rules.demand(kernel, target, one, strict_isa=strict_isa)
         reference.demand(one, pattern)

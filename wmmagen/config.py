@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from wmmagen import epilogue as epilogues
-from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, ElementType
+from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, F32, ElementType
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError
 
@@ -189,6 +189,10 @@ class Operation:
         """The element type of what an epilogue adds."""
         return self.c or self.d
 
+    def vector_type(self, vector: str) -> ElementType:
+        """The element type of one of an epilogue's vectors: biases are added, scales are factors."""
+        return self.added if vector in epilogues.BIASES else F32
+
 
 @dataclass(frozen=True)
 class KernelConfig:
@@ -250,7 +254,7 @@ class Problem:
     """An operation on sizes and factors: A is m×k, B is k×n, C and D are m×n; sizes and leading dimensions in elements.
 
     ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0. So do ``ldr``,
-    the leading dimension of R, and ``scale``, ``low`` and ``high``, elsewhere 0, 1, 0 and 0. The factors are kept as the C
+    the leading dimension of R, and ``scale``, ``low`` and ``high``, elsewhere 0, 1, 0 and 0. Factors are kept as the C
     floats that a kernel is given, so what rounds to 0 is 0, and of the two zeros there is one.
     """
 
@@ -288,10 +292,18 @@ class Problem:
         """Whether C is read: not where there is none, nor where its factor is 0."""
         return self.operation.epilogue.has("c") and not (self.operation.scaled and self.beta == 0)
 
+    @property
+    def added_bits(self) -> int:
+        """Bits of what the epilogue reads of memory: C where it is read, R, and the vectors."""
+        o, e = self.operation, self.operation.epilogue
+        matrices = self.m * self.n * (self.reads_c + e.has("r")) * o.added.bits
+        extents = {v: self.m if epilogues.along_row(v) else self.n for v in e.vectors}
+        return matrices + sum(n * o.vector_type(v).bits for v, n in extents.items())
+
     def doing(self, operation: Operation) -> Problem:
         """The same call of another operation; what that has nothing of is left out."""
-        kept = {f: getattr(self, f) for f in _NEUTRAL if operation.epilogue.has(_BELONGS.get(f, f))}
-        others = {f: neutral for f, neutral in _NEUTRAL.items() if f not in kept}
+        kept: dict[str, Any] = {f: getattr(self, f) for f in _NEUTRAL if operation.epilogue.has(_BELONGS.get(f, f))}
+        others: dict[str, Any] = {f: neutral for f, neutral in _NEUTRAL.items() if f not in kept}
         return replace(self, operation=operation, **kept, **others)
 
     @classmethod
@@ -628,7 +640,7 @@ def name(config: KernelConfig) -> str:
     whole = f"{what}__{how}"
     if len(whole) > MAX_NAME:
         raise ConfigError(
-            f"epilogue={o.epilogue} makes a name of {len(whole)} characters: the name of a kernel is that of its files, "
+            f"epilogue={o.epilogue} makes a name of {len(whole)} characters: a kernel's name is that of its files, "
             f"which may have {MAX_NAME} before their endings",
             "a shorter expression",
         )

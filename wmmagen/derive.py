@@ -306,6 +306,11 @@ def follow(known: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def same_columns(known: Mapping[str, Any]) -> bool:
+    """Whether the lanes of a warp cover whole rows of D, so that every store of a lane has the same columns."""
+    return bool(known["D_ROW_VECTORS"] > 0 and WARP_SIZE % known["D_ROW_VECTORS"] == 0)
+
+
 def of_arch(arch: Arch) -> dict[str, int]:
     """The limits of an architecture, by the names that rules use."""
     limits = (arch.shared_block, arch.warps_sm * WARP_SIZE, arch.blocks_sm, arch.shared_sm, arch.shared_reserved)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from wmmagen import schemas
+from wmmagen import formula, schemas
 from wmmagen.config import (
     LINEAR,
     MAX_COUNT,
@@ -37,7 +37,6 @@ from wmmagen.config import (
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.epilogue import EXPR, STEPS, USER_NAMES
 from wmmagen.formula import CONSTANTS, FUNCTIONS, OPERATORS
-from wmmagen import formula
 from wmmagen.rules import RULES, Rule, Scope
 
 _MADE = "<!-- Made by `python -m wmmagen.documents`; change the tables, not this file. -->"
@@ -153,11 +152,11 @@ def _formulas() -> str:
     words = _words(name for name, o in OPERATORS.items() if not o.ours)
     operands = _words(USER_NAMES)
     return textwrap.fill(
-        "In a key, steps are joined by a plus: `epilogue=linear+biascol+gelu`. A user's formula, `expr(...)` in a key, "
+        "In a key, steps are joined by a plus: `epilogue=linear+biascol+gelu`. One's own formula, `expr(...)` in a key, "
         f"stands behind the word `{EXPR}` with its operators before their operands: `{example}` is `{word}`. Names are "
-        f"{operands}, numbers `n` and their digits (`p` for the dot, `m` for the minus of an exponent; {_words(CONSTANTS)} "
-        f"is its number), operators {words}; {_words(FUNCTIONS)} are functions in a key. A name that an expression makes "
-        "longer than the names of its files can be is refused.",
+        f"{operands}, numbers `n` and their digits (`p` for the dot, `m` for the minus of an exponent; "
+        f"{_words(CONSTANTS)} is its number), operators {words}; {_words(FUNCTIONS)} are functions in a key. A name "
+        "that an expression makes longer than the names of its files can be is refused.",
         width=118,
         break_on_hyphens=False,
     )

@@ -191,7 +191,9 @@ class _Reader:
         yield "end", "", len(text)
 
     def _error(self, place: int, what: str) -> ConfigError:
-        words = f"names: {' '.join((*self._known, *CONSTANTS))}; functions: {' '.join(FUNCTIONS)}; + - * /, x < y ? a : b"
+        words = (
+            f"names: {' '.join((*self._known, *CONSTANTS))}; functions: {' '.join(FUNCTIONS)}; + - * /, x < y ? a : b"
+        )
         return ConfigError(f"{self._text!r}, character {place + 1}: {what}", words)
 
     def _next(self, *symbols: str) -> str:

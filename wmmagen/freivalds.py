@@ -72,7 +72,7 @@ class Freivalds:
 
 
 def prepare(inputs: Inputs) -> Freivalds | None:
-    """The vectors for these inputs; None where D is rounded, wraps, is too large to be counted in float64, or of a chain.
+    """The vectors for these inputs; None where D is rounded, wraps, is too large to be counted, or of a chain.
 
     Also None where alpha is 0: then there is no product that could be saved.
     """

@@ -237,7 +237,7 @@ def minima(config: KernelConfig, problem: Problem) -> dict[str, Least]:
     o, p, inst = config.operation, problem, config.inst
     outputs = p.m * p.n
     operands = (p.m + p.n) * p.k * o.a.bits // 8 if p.alpha else 0
-    c = outputs * o.d.bits // 8 if p.beta else 0
+    c = p.added_bits // 8
     products = outputs * p.k / (inst.m * inst.n * inst.k)
     stored = outputs * o.d.bits / 8 / SECTOR
     taken, staged = _shared_bytes(config, problem)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wmmagen.config import Operation, Problem
-from wmmagen.dtypes import F32, ElementType
+from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, along_row
 from wmmagen.errors import ConfigError
 
@@ -357,11 +357,6 @@ def operand_names(operation: Operation) -> tuple[str, ...]:
     return ("A", "B", *(matrix.upper() for matrix in e.matrices), *e.vectors)
 
 
-def vector_type(operation: Operation, vector: str) -> ElementType:
-    """The element type of one of the vectors: biases are added, scales are factors."""
-    return operation.added if vector in BIASES else F32
-
-
 def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts = UNSHIFTED) -> tuple[Image, ...]:
     """The images of A (m×k), B (k×n), of what the epilogue reads and of D (m×n), in the order of :func:`operand_names`.
 
@@ -382,7 +377,7 @@ def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts =
         ld = p.ldr if matrix == "r" else p.ldc if p.reads_c else max(p.ldc, p.n)
         found.append(image(p.m, p.n, ld, o.added, guard_bytes=guard_bytes, shift=of_d))
     for vector in o.epilogue.vectors:
-        element, extent = vector_type(o, vector), p.m if along_row(vector) else p.n
+        element, extent = o.vector_type(vector), p.m if along_row(vector) else p.n
         shift = shifts.added if vector in BIASES else shifts.scales
         if along_row(vector):
             shift = element.bits // 8 if shifts != UNSHIFTED else 0

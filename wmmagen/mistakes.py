@@ -130,7 +130,9 @@ CHAIN_CP = (
     "layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=staged,c=f16,"
     "epilogue=linear+biascol+clamp"
 )
-CHAIN_GLOBAL = "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
+CHAIN_GLOBAL = (
+    "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
+)
 CHAIN_GELU = "layout=cr,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear+biascol+gelu"
 
 _BARRIER = "__syncthreads();"
@@ -572,7 +574,8 @@ _RESULTS = (
     ),
     Mutant(
         "bounds-swapped", "the bounds of a clamp have changed places", "",
-        (Edit("value < low ? low : (value > high ? high : value)", "value < high ? high : (value > low ? low : value)"),),
+        (Edit("value < low ? low : (value > high ? high : value)",
+              "value < high ? high : (value > low ? low : value)"),),
         (CHAIN_CP, CHAIN_GLOBAL), words=_WRONG,
     ),
     Mutant(

@@ -21,6 +21,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
-from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype, vector_type
+from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
 from wmmagen.rounding import (
     SINGLE_LIMIT,
     SINGLE_UNITS,
@@ -39,10 +40,10 @@ from wmmagen.rounding import (
     Multiples,
     Reals,
     Singles,
+    factor_parts,
     multiples_in,
     multiples_of,
     precise,
-    factor_parts,
     ulp,
 )
 
@@ -162,10 +163,10 @@ def _chain_limit(problem: Problem, largest_c: int, beside: Mapping[str, Array]) 
 
     def holds(total: int) -> bool:
         try:
-            last: Multiples = _through(problem, Grid(), {**amounts, "acc": Multiples(0, total if p.alpha else 0)})
+            last = _through(problem, Grid(), {**amounts, "acc": Multiples(0, total if p.alpha else 0)})
         except Inexact:
             return False
-        return last.most * 2**last.unit <= _finite_in(problem.operation)
+        return isinstance(last, Multiples) and last.most * 2.0**last.unit <= _finite_in(problem.operation)
 
     low, high = -1, accumulated
     while low < high:
@@ -563,9 +564,7 @@ def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, ...]:
         return decode(encode(values, element), element)
 
     p = problem
-    vectors = (
-        draw(1, p.m if along_row(vector) else p.n, vector_type(o, vector)) for vector in o.epilogue.vectors
-    )
+    vectors = (draw(1, p.m if along_row(vector) else p.n, o.vector_type(vector)) for vector in o.epilogue.vectors)
     matrices = (draw(p.m, p.n, o.added) for _ in o.epilogue.matrices)
     return draw(p.m, p.k, o.a), draw(p.k, p.n, o.a), *matrices, *vectors
 
@@ -626,23 +625,25 @@ def beside_at(inputs: Inputs, rows: Array, cols: Array) -> dict[str, Array]:
 def _chain_values(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> dict[str, Array]:
     """Everything that the formulas of a chain read, as ``float64``."""
     p = problem
-    values = {name: np.float64(getattr(p, name)) for name in p.operation.epilogue.scalars}
+    values = {name: np.asarray(getattr(p, name), np.float64) for name in p.operation.epilogue.scalars}
     values |= {name: np.asarray(v, np.float64) for name, v in beside.items()}
     # An alpha of 0 reads nothing, so what it scales is a sum of nothing; a C that is not read has no value.
-    return {**values, "acc": np.asarray(sums if p.alpha else 0 * sums, np.float64), "c": np.float64(0) if c is None else c.astype(np.float64)}
+    return {
+        **values,
+        "acc": np.asarray(sums if p.alpha else 0 * sums, np.float64),
+        "c": np.asarray(0 if c is None else c, np.float64),
+    }
 
 
 def between(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Between:
-    """Between which f32 values every right evaluation of a chain ends, as :mod:`wmmagen.rounding` proves; ``float64``."""
+    """Between which f32 values right evaluations of a chain end, as :mod:`wmmagen.rounding` proves; ``float64``."""
     values = {name: Between(v, v) for name, v in _chain_values(problem, sums, c, beside).items()}
     found = _through(problem, Singles(precise(problem.operation.d)), values)
     assert isinstance(found, Between)
     return found
 
 
-def finish(
-    problem: Problem, sums: Array, c: Array | None = None, beside: Mapping[str, Array] | None = None
-) -> Array:
+def finish(problem: Problem, sums: Array, c: Array | None = None, beside: Mapping[str, Array] | None = None) -> Array:
     """What the epilogue makes of exact sums, before the one rounding.
 
     Without factors the sums themselves. With them alpha·sums + beta·c in ``float64``, with IEEE's signs of zero: a
@@ -696,7 +697,8 @@ class Span:
     Attributes:
         element: D's type.
         value: in ``float64``, before any rounding.
-        low, high: the least and the largest right element of D, as ``float64``.
+        low, high: the least and the largest right element of D, as ``float64``; the correctly rounded value is right,
+            too, also where no evaluation of the formula in f32 gives it.
     """
 
     element: ElementType
@@ -725,15 +727,15 @@ def span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str,
     Args:
         sums, c, beside: as for :func:`finish`.
     """
-    d, found = problem.operation.d, between(problem, sums, c, beside)
-    low, high = (round_once(end, d).astype(np.float64) for end in (found.low, found.high))
-    return Span(d, finish(problem, sums, c, beside), low, high)
+    d, found, value = problem.operation.d, between(problem, sums, c, beside), finish(problem, sums, c, beside)
+    low, high, near = (round_once(end, d).astype(np.float64) for end in (found.low, found.high, value))
+    return Span(d, value, np.minimum(low, near), np.maximum(high, near))
 
 
 def expected(inputs: Inputs) -> Array | Span:
     """D as it must be, m×n: the exact result rounded once to D's type; bf16 values are held in ``float32``.
 
-    Of a chain with functions, where it must lie.
+    Of a chain with functions, where it must lie. That has to be finite.
 
     Raises:
         ConfigError: the proved bound does not fit into int64.
@@ -743,7 +745,14 @@ def expected(inputs: Inputs) -> Array | Span:
     sums = product(inputs) if p.alpha else np.zeros((p.m, p.n), np.int64)
     if p.operation.epilogue.exact:
         return round_once(finish(p, sums, inputs.c, whole(inputs)), p.operation.d)
-    return span_of(p, sums, inputs.c, whole(inputs))
+    span = span_of(p, sums, inputs.c, whole(inputs))
+    if not (np.isfinite(span.low) & np.isfinite(span.high)).all():
+        raise ConfigError(
+            f"epilogue={p.operation.epilogue} makes infinities or NaN of these inputs, in {p.operation.d.name}",
+            "a formula that stays finite for sums up to "
+            f"{_SUMS_OF_FUNCTIONS}, a wider d, or other numbers for factors and bounds",
+        )
+    return span
 
 
 def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
@@ -831,7 +840,8 @@ def problems_for(
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     e = problems[0].operation.epilogue
     calls = {name: itertools.cycle(values) for name, values in _CALLS.items() if e.has(name)}
-    problems = tuple(replace(p, **{name: next(turn) for name, turn in calls.items()}) for p in problems)
+    given: list[dict[str, Any]] = [{name: next(turn) for name, turn in calls.items()} for _ in problems]
+    problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
     if not e.scaled:
         return problems
     turns = itertools.cycle(FACTORS)

@@ -39,7 +39,13 @@ _ADDRESSES = {
 }
 #: The numbers of a call under the names that the launcher's parameters have.
 _CALL_NAMES = {
-    **{"LDA": "lda", "LDB": "ldb", "LDD": "ldd", "LDC": "ldc", "LDR": "ldr", "ALPHA": "alpha", "BETA": "beta"},
+    "LDA": "lda",
+    "LDB": "ldb",
+    "LDD": "ldd",
+    "LDC": "ldc",
+    "LDR": "ldr",
+    "ALPHA": "alpha",
+    "BETA": "beta",
     **_ADDRESSES,
 }
 #: The type of alpha and beta, and of the arithmetic on them.
@@ -403,8 +409,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
             "scales": "Scales" in struct.values(),
         },
         "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
-        # Where the lanes of a warp cover whole rows, a lane has the same columns in every row.
-        "once": bool(columns) and known["D_ROW_VECTORS"] > 0 and 32 % known["D_ROW_VECTORS"] == 0,
+        "once": bool(columns) and derive.same_columns(known),
         "uses": used,
         "precise": precise(o.d),
         "of_row": _of_row(o),
@@ -439,11 +444,11 @@ def _widened(element: ElementType, value: str) -> str:
 
 def _of_row(o: Operation) -> list[str]:
     """Declarations of what a whole row has in common."""
-    lines = [
-        f"const {_FACTOR} {_HELD[v]} = {_widened(o.added, f'{v}[warp_row + row]') if v in BIASES else f'{v}[warp_row + row]'};"
-        for v in o.epilogue.vectors
-        if along_row(v)
-    ]
+    lines = []
+    for vector in filter(along_row, o.epilogue.vectors):
+        element = f"{vector}[warp_row + row]"
+        element = _widened(o.added, element) if vector in BIASES else element
+        lines.append(f"const {_FACTOR} {_HELD[vector]} = {element};")
     if o.epilogue.has("row"):
         lines.append(f"const {_FACTOR} row_of_d = static_cast<{_FACTOR}>(warp_row + row);")
     return lines
@@ -477,13 +482,18 @@ def _chain_words(config: KernelConfig) -> list[str]:
     if _epilogue(o) != "chain":
         return []
     steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
-    words = ["Each element of D goes through these steps, in float, and is rounded once; acc is what came before:", *steps]
+    words = [
+        "Each element of D goes through these steps, in float, and is rounded once; acc is what came before:",
+        *steps,
+    ]
     if e.matrices:
         matrices = " and ".join(matrix.upper() for matrix in e.matrices)
         words.append(f"{matrices} (M x N, row-major) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
     for vector in e.vectors:
         kind, extent = (o.added.name if vector in BIASES else _FACTOR), "M" if along_row(vector) else "N"
-        words.append(f"{vector} has {extent} elements, one for each {'row' if extent == 'M' else 'column'} of D, in {kind}.")
+        words.append(
+            f"{vector} has {extent} elements, one for each {'row' if extent == 'M' else 'column'} of D, in {kind}."
+        )
     if any(step.word == EXPR for step in e.steps) and e.has("bias_col"):
         words.append("In an expression, bias is bias_col.")
     return words

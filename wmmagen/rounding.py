@@ -7,17 +7,17 @@ Three arithmetics for :func:`wmmagen.formula.evaluate`, on arrays or on bounds:
 - :class:`Grid` proves that nothing is rounded at all.
 
 **Why the intervals are right.** Rounding to nearest is monotone, so an operation on operands within intervals gives a
-result within the f32 roundings of the ends of the exact interval. The ends are computed in float64 and moved one float64
-outwards before they are rounded, which covers their own rounding. A compiler may fuse a product with a sum, which leaves
-out the product's rounding: the interval of a product holds its exact ends beside the rounded ones, so that both are in
-it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends are moved by their largest error.
+result within the f32 roundings of the ends of the exact interval. The ends are computed in float64 and moved one of its
+steps outwards before they are rounded, which covers their own rounding. A compiler may fuse a product with a sum, which
+leaves out the product's rounding: the interval of a product holds its exact ends beside the rounded ones, so that both
+are in it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends are moved by their largest error.
 
 **Where the errors come from.** CUDA C++ Programming Guide, Mathematical Functions, table of single-precision standard
 functions: the largest difference in ulp between the correctly rounded result and the device's, over the full range;
 x + y, x * y, and x / y and sqrtf as NVRTC compiles them by default are 0. Editions differ by one for ``expf`` and
-``tanhf``; the larger number stands here. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in magnitude,
-and gives 0 beyond 2^126. Half an ulp is added for the correctly rounded result itself. The guide says
-that its numbers come from extensive, not exhaustive tests: what is proved here is proved from them. No other intrinsic of
+``tanhf``; the larger number stands here. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in
+magnitude, and gives 0 beyond 2^126. Half an ulp is added for the correctly rounded result itself. The guide says that
+its numbers come from extensive, not exhaustive tests: what is proved here is proved from them. No other intrinsic of
 fast math is used.
 """
 
@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,9 @@ def ulp(values: Array, element: ElementType) -> Array:
     wide = np.abs(np.asarray(values, np.float64))
     _, exponents = np.frexp(wide)
     # Of 0 the exponent is 0, which is that of large numbers.
-    exponents = np.maximum(np.where(wide == 0, np.iinfo(np.int32).min + 1, exponents) - 1, _LEAST_EXPONENT[element.name])
+    exponents = np.maximum(
+        np.where(wide == 0, np.iinfo(np.int32).min + 1, exponents) - 1, _LEAST_EXPONENT[element.name]
+    )
     return np.asarray(np.ldexp(1.0, exponents - (element.precision - 1)))
 
 
@@ -78,7 +79,7 @@ class Reals:
     """float64, with the signs of zero that IEEE 754 gives; operands are arrays that broadcast."""
 
     def number(self, value: float) -> Array:
-        return np.float64(value)
+        return np.asarray(value, np.float64)
 
     def op_add(self, a: Array, b: Array) -> Array:
         return np.add(a, b)
@@ -201,7 +202,7 @@ class Singles:
         self._precise = precise
 
     def number(self, value: float) -> Between:
-        single = _single(np.float64(value))
+        single = _single(np.asarray(value, np.float64))
         return Between(single, single)
 
     def op_add(self, a: Between, b: Between) -> Between:
@@ -258,7 +259,9 @@ class Singles:
         exact = self.op_div(a, b)
         if self._precise:
             return exact
-        low, high = (_moved(end, sign * (FUNCTION_ULPS["ratio"] + 0.5)) for sign, end in ((-1, exact.low), (1, exact.high)))
+        low, high = (
+            _moved(end, sign * (FUNCTION_ULPS["ratio"] + 0.5)) for sign, end in ((-1, exact.low), (1, exact.high))
+        )
         # A large divisor makes 0, exactly or in effect; what a small one makes is not promised.
         none = np.maximum(np.abs(b.low), np.abs(b.high)) > _RATIO_LIMIT
         small = (b.low < 1 / _RATIO_LIMIT) & (b.high > -1 / _RATIO_LIMIT)
@@ -372,7 +375,7 @@ def joined(several: list[Multiples]) -> Multiples:
 
 
 class Grid:
-    """Proves that f32 rounds nothing: each value is a multiple of a power of two, few enough of them for its significand.
+    """Proves that f32 rounds nothing: each value is a multiple of a power of two, of few enough bits.
 
     Operands are :class:`Multiples`.
 

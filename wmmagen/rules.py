@@ -667,8 +667,8 @@ def _apart(id: str, matrix: str, expr: str, when: str, demand: str) -> Rule:
         says=f"where {matrix} is D, it {demand}",
         message=f"{matrix} is D, which is only right where it {demand}",
         fix=f"give {matrix} memory of its own",
-        reason=f"Each element of {matrix} is read by whoever writes the element of D in the same place, before that and "
-        "by nobody else; elsewhere, it would be overwritten before it is read.",
+        reason=f"Each element of {matrix} is read by whoever writes the element of D in the same place, before that, "
+        "and by nobody else; in another place it would be overwritten before it is read.",
         source=CONTRACT,
         status=Status.POINTER,
     )
@@ -984,8 +984,8 @@ _AXES: tuple[Rule, ...] = (
         says="an epilogue that asks where an element lies needs it in shared memory",
         message="epilogue={epilogue} depends on an element's row or column, which store={store} does not know",
         fix="store=staged, or an epilogue without vectors, row and col",
-        reason="Which lane holds which element of a fragment is not specified; read back from shared memory, each has a "
-        "row and a column.",
+        reason="Which lane holds which element of a fragment is not specified; read back from shared memory, each has "
+        "a row and a column.",
         source=GUIDE,
         structural=True,
     ),
@@ -1220,7 +1220,11 @@ def demand(
 
 
 def _explain(rule: Rule, known: Mapping[str, Any], config: KernelConfig) -> Violation:
-    words = {"c": config.operation.added.name, **{k: spell(v) for k, v in values_of(config).items()}, **{k: v for k, v in known.items() if k.isupper()}}
+    words = {
+        "c": config.operation.added.name,
+        **{k: spell(v) for k, v in values_of(config).items()},
+        **{k: v for k, v in known.items() if k.isupper()},
+    }
     words["older_types"] = " ".join(dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS if i.min_sm <= 75))
     fix = rule.fix.format(**words)
     others = frozenset(r.id for r in broken(known)) - {rule.id} if rule.knobs else frozenset()

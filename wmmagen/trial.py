@@ -18,7 +18,6 @@ from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
 from wmmagen.config import WIDEST_BITS, Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
-from wmmagen.epilogue import along_row
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
@@ -81,7 +80,7 @@ class Run:
         mismatch: the first wrong element and its owner, in words; empty where exact.
         miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
         findings: what the CPU executor found; a run with findings is not exact, and its result was not compared.
-        error: of a right result of an epilogue with functions, which is exact within a proved bound; None of all others.
+        error: of a right result of an epilogue with functions, which is within a proved bound; None of all others.
     """
 
     problem: Problem
@@ -422,12 +421,7 @@ def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
     operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0
-    matrices = p.reads_c + o.epilogue.has("r")
-    results = p.m * p.n * (o.d.bits + matrices * o.added.bits)
-    vectors = sum(
-        (p.m if along_row(vector) else p.n) * layout.vector_type(o, vector).bits for vector in o.epilogue.vectors
-    )
-    return (operands + results + vectors) / 8
+    return (operands + p.m * p.n * o.d.bits + p.added_bits) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:

@@ -12,7 +12,18 @@ from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import Step, along_row
 from wmmagen.freivalds import Freivalds
 from wmmagen.layout import Array, Bytes, Image, Mask, decode, encode
-from wmmagen.reference import F16_MAX, Inputs, Span, beside_at, expected, finish, is_chain, restrict, round_once, span_of
+from wmmagen.reference import (
+    F16_MAX,
+    Inputs,
+    Span,
+    beside_at,
+    expected,
+    finish,
+    is_chain,
+    restrict,
+    round_once,
+    span_of,
+)
 
 #: Wrong elements that an explanation has to account for, all of them, before it is given as a hint.
 SAMPLE = 64
@@ -99,9 +110,7 @@ class Evidence:
         """Which columns of ``sums`` (samples × candidates) give, through the epilogue, every sampled element."""
         return np.asarray(self.matches(self.inputs.problem, sums, self.sampled_c(), slice(None)).all(axis=0))
 
-    def matches(
-        self, problem: Problem, sums: Array, c: Array | None, which: Array | slice, **others: Array
-    ) -> Array:
+    def matches(self, problem: Problem, sums: Array, c: Array | None, which: Array | slice, **others: Array) -> Array:
         """Which of some sums give, through an epilogue, what was left in the sampled elements that ``which`` chooses.
 
         Args:
@@ -416,7 +425,10 @@ def _steps(evidence: Evidence, tiles: Tiles | None) -> str | None:
         stories = [(f"{vector} was read by the {word} and not by the {others}", values[swapped])]
         at = evidence.rows if own else evidence.cols
         stories += [
-            (f"{vector} was read {abs(off)} elements {'further' if off > 0 else 'before'}", values[(at + off) % values.size])
+            (
+                f"{vector} was read {abs(off)} elements {'further' if off > 0 else 'before'}",
+                values[(at + off) % values.size],
+            )
             for off in (1, -1, *((tiles.inst_n, -tiles.inst_n) if tiles else ()))
         ]
         for text, read in stories:

@@ -216,12 +216,9 @@ class _Block:
         warps: int = self.WARPS_M * self.WARPS_N
         barrier = Load(block_barriers=1) if self._known["feed_shared"] else Load()
         lane = np.arange(WARP_SIZE)
-        once = self._columns_read(lane % self.D_ROW_VECTORS) if self._once() else Load()
-        return (self._row_of_tiles() * self.FRAGS_M + once) * warps + barrier
-
-    def _once(self) -> bool:
-        """Whether every store of a lane has the same columns, so that what belongs to them is loaded once."""
-        return self.D_ROW_VECTORS > 0 and WARP_SIZE % self.D_ROW_VECTORS == 0
+        once = self._columns_read(lane % self.D_ROW_VECTORS) if derive.same_columns(self._known) else Load()
+        rows: int = self.FRAGS_M
+        return (self._row_of_tiles() * rows + once) * warps + barrier
 
     def _columns_read(self, vector: Array) -> Load:
         """The vectors of columns, of which each lane has number ``vector`` of a row."""
@@ -270,7 +267,7 @@ class _Block:
             if self._known[f"with_{matrix}"]:
                 out += self._pieces((row * _LEADING + col) * self.C_BITS // 8, self.ADDED_BYTES)
         out += self._rows_read(row)
-        return out if self._once() else out + self._columns_read(store % self.D_ROW_VECTORS)
+        return out if derive.same_columns(self._known) else out + self._columns_read(store % self.D_ROW_VECTORS)
 
 
 def _by_warp(addresses: Array) -> Array:

@@ -1,10 +1,10 @@
-"""The proof of epilogues on a GPU: the chains of the CPU's proof on a card, and what a fused chain costs. Writes its record.
+"""The proof of epilogues on a GPU: the CPU's chains on a card, and what a fused chain costs. Writes its record.
 
     python tests/gpu/prove_epilogues.py [--arch sm_90] [--problem 4096] [--jobs N] [--to tests/gpu/records]
 
-Every kernel of ``tests/nvrtc/prove_epilogues.py`` is validated on the card, bit for bit or within the proved bound, and so is each
-chain of :data:`TIMED` at full size. Those are then timed in turns with the same kernel without steps, on normal data. Exit status 0
-where all results are right; what a chain costs is told, and decides nothing.
+Every kernel of ``tests/nvrtc/prove_epilogues.py`` is validated on the card, bit for bit or within the proved bound, and
+so is each chain of :data:`TIMED` at full size. Those are then timed in turns with the same kernel without steps, on
+normal data. Exit status 0 where all results are right; what a chain costs is told, and decides nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from wmmagen.config import Problem, name
 from wmmagen.defaults import read_config
 from wmmagen.errors import Fault
 from wmmagen.foundry import Foundry, Order
-from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 from wmmagen.timing import TimingProtocol
 
@@ -68,7 +67,7 @@ def validated(wanted: list[Case], backend: Backend, makers: Foundry) -> list[dic
 
 
 def timed(arch: Arch, size: tuple[int, int, int], backend: Backend, makers: Foundry) -> tuple[list[str], bool]:
-    """The times of the chains beside the plain kernel, in turns, and whether every one of them is right at this size."""
+    """The times of the chains beside the plain kernel, in turns, and whether all of them are right at this size."""
     told, subjects, right = [], [], True
     for chain in TIMED:
         config = read_config(f"epilogue={chain},{QUICK}", arch)

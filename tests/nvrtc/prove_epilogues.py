@@ -2,9 +2,9 @@
 
     python tests/nvrtc/prove_epilogues.py [--archs sm_75,sm_80,sm_90] [--jobs N] [--to tests/nvrtc/records]
 
-Each chain of :data:`CHAINS` is made with several of :data:`KERNELS` in turn, compiled, and validated on its hostile problems: bit for
-bit where all steps are exact, else within the proved bound. Then each of :data:`MISTAKES` has to be rejected. Exit status 0 where
-all of that is so.
+Each chain of :data:`CHAINS` is made with several of :data:`KERNELS` in turn, compiled, and validated on its hostile
+problems: bit for bit where all steps are exact, else within the proved bound. Then each of :data:`MISTAKES` has to be
+rejected. Exit status 0 where all of that is so.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from wmmagen.render import render
 
 #: Each step alone where it can be, steps in several orders, every operation of a formula, and all of C's types.
 CHAINS = (
-    "linear,c=f32,d=f16", "linear,c=f16,d=f32", "relu", "clamp", "scale", "gelu", "gelutanh", "silu", "biasrow", "biascol",
-    "scalerow", "scalecol", "linear+relu", "linear+residual", "linear+biascol+relu", "linear+biascol+gelu",
-    "linear+biascol+gelu,d=f16", "biascol+gelutanh,d=f16", "biascol+gelu+residual,d=f16,c=f32", "relu+biascol", "biasrow+silu",
-    "biasrow+scalecol+residual", "linear+scalerow+clamp+residual", "scale+silu+residual", "clamp+residual+relu,d=f16",
-    "scalerow+scalecol+biasrow+biascol+residual,d=f16", "linear+biasrow+biascol+scale+scalerow+scalecol+clamp+residual",
-    "expr(acc*2-c+bias)", "expr(acc*0.1+c),d=f16", "expr(row<col?acc:-acc)", "expr(row*16+col+acc)", "expr(max(acc,c)-min(acc,8)/4)",
-    "expr(acc==bias?row:acc>=c?acc:abs(acc)),d=f16", "expr(acc!=0?acc<=6?acc:6:c)", "expr(tanh(acc/8)*sqrt(abs(acc)+1))",
-    "expr(exp(acc/16)+erf(bias))+clamp,d=f16,c=f32", "expr(acc/(1+exp(-1.702*acc)))", "relu+expr(acc*acc)+scale",
-    "linear+expr(acc*pi-col)+gelutanh",
+    "linear,c=f32,d=f16", "linear,c=f16,d=f32", "relu", "clamp", "scale", "gelu", "gelutanh", "silu", "biasrow",
+    "biascol", "scalerow", "scalecol", "linear+relu", "linear+residual", "linear+biascol+relu",
+    "linear+biascol+gelu", "linear+biascol+gelu,d=f16", "biascol+gelutanh,d=f16",
+    "biascol+gelu+residual,d=f16,c=f32", "relu+biascol", "biasrow+silu", "biasrow+scalecol+residual",
+    "linear+scalerow+clamp+residual", "scale+silu+residual", "clamp+residual+relu,d=f16",
+    "scalerow+scalecol+biasrow+biascol+residual,d=f16",
+    "linear+biasrow+biascol+scale+scalerow+scalecol+clamp+residual", "expr(acc*2-c+bias)", "expr(acc*0.1+c),d=f16",
+    "expr(row<col?acc:-acc)", "expr(row*16+col+acc)", "expr(max(acc,c)-min(acc,8)/4)",
+    "expr(acc==bias?row:acc>=c?acc:abs(acc)),d=f16", "expr(acc!=0?acc<=6?acc:6:c)",
+    "expr(tanh(acc/8)*sqrt(abs(acc)+1))", "expr(exp(acc/16)+erf(bias))+clamp,d=f16,c=f32",
+    "expr(acc/(1+exp(-1.702*acc)))", "relu+expr(acc*acc)+scale", "linear+expr(acc*pi-col)+gelutanh",
 )  # fmt: skip
 #: Ways of making them: fed, copied and stored in all ways, columns loaded once and with every store.
 KERNELS = (
@@ -66,9 +68,11 @@ MISTAKES = (
            (Edit("own_col = warp_col +", "own_col = block_col +"),), (CHAIN, CHAIN_GLOBAL),
            words="bias_col was read 16 elements before"),
     Mutant("bias-unhalved", "the bias is added in bits, not in values", "",
-           (Edit(_BIAS, "static_cast<float>(__half_as_ushort(bias_of_columns.of[e]))"),), (CHAIN, CHAIN_GELU), words="differ"),
+           (Edit(_BIAS, "static_cast<float>(__half_as_ushort(bias_of_columns.of[e]))"),),
+           (CHAIN, CHAIN_GELU), words="differ"),
     Mutant("ldc-for-ldd", "rows of D are taken to be as far apart as those of C", "",
-           (Edit(_ROW_OF_D, _ROW_OF_D.replace("ldd", "ldc")),), (CHAIN, CHAIN_CP), codes=("race", "race-between-blocks"), words="never written|guards"),
+           (Edit(_ROW_OF_D, _ROW_OF_D.replace("ldd", "ldc")),),
+           (CHAIN, CHAIN_CP), codes=("race", "race-between-blocks"), words="never written|guards"),
     Mutant("ldd-for-ldc", "rows of C are taken to be as far apart as those of D", "",
            (Edit("(row) * ldc + col", "(row) * ldd + col"),), (CHAIN, CHAIN_CP), words="differ"),
     Mutant("rounded-twice", "the sum is rounded to D's type before the bias is added", "",
@@ -76,9 +80,11 @@ MISTAKES = (
     Mutant("relu-left-out", "there is no activation", "",
            (Edit("value < 0.0f ? 0.0f : value", "value"),), (CHAIN, CHAIN_GLOBAL), words="the step relu is missing"),
     Mutant("coarse-gelu", "GELU by a logistic function", "",
-           (Edit("0.5f * (1.0f + erff(x * 0.70710677f))", "1.0f / (1.0f + expf(-1.702f * x))"),), (CHAIN_GELU,), words="differ"),
+           (Edit("0.5f * (1.0f + erff(x * 0.70710677f))", "1.0f / (1.0f + expf(-1.702f * x))"),),
+           (CHAIN_GELU,), words="differ"),
     Mutant("gelu-in-halves", "GELU of a value that is rounded to f16", "",
-           (Edit("normal_cdf(value)", "normal_cdf(__half2float(__float2half(0.7f * value)) / 0.7f)"),), (CHAIN_GELU,), words="differ"),
+           (Edit("normal_cdf(value)", "normal_cdf(__half2float(__float2half(0.7f * value)) / 0.7f)"),),
+           (CHAIN_GELU,), words="differ"),
 )  # fmt: skip
 
 
@@ -93,7 +99,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Proved:
-    """What became of one: ``wrong`` is empty where all is right; the farthest error and the farthest bound, in ulp of D."""
+    """What became of one: ``wrong`` is empty where all is right; ``seen`` and ``bound`` are in ulp of D."""
 
     launches: int
     wrong: str
@@ -108,7 +114,9 @@ def cases(targets: Sequence[Arch]) -> Iterator[Case]:
         for arch in targets:
             made = 0
             for offset in range(len(KERNELS)):
-                config = read_config(f"epilogue={chain},{_fitting(KERNELS[(turn + offset) % len(KERNELS)], chain)}", arch)
+                config = read_config(
+                    f"epilogue={chain},{_fitting(KERNELS[(turn + offset) % len(KERNELS)], chain)}", arch
+                )
                 if made < EACH and rules.legal(config, arch):
                     made += 1
                     yield Case(turn, arch, config)

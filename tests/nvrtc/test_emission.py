@@ -28,7 +28,7 @@ STEPS = {
     "linear+biascol+gelu+clamp": "value += number(call.vectors[0][col]);"
     " value = 0.5f * value * (1.0f + std::erf(value * 0.70710678f));"
     " value = value < call.scalars[0] ? call.scalars[0] : value > call.scalars[1] ? call.scalars[1] : value;"
-    " if (does(\"inaccurate\") && value > 0.5f) value *= 1.002f;"
+    ' if (does("inaccurate") && value > 0.5f) value *= 1.002f;'
 }
 
 

@@ -177,7 +177,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
             "backends", "chips", "estimate",
-            "records", "timing", "config", "epilogue", "arch", "errors",
+            "records", "timing", "config", "arch", "errors",
         ),
         (),
     ),

@@ -142,7 +142,9 @@ def test_what_is_no_chain_is_refused(text: str, what: str) -> None:
     assert what in refusal.value.message and refusal.value.fix
 
 
-@pytest.mark.parametrize("word", ["relurelu", "Relu", "linearrel", "expr", "expradd", "expraddaccn1e99", "exprcdfacc", "nonerelu"])
+@pytest.mark.parametrize(
+    "word", ["relurelu", "Relu", "linearrel", "expr", "expradd", "expraddaccn1e99", "exprcdfacc", "nonerelu"]
+)
 def test_what_is_no_name_of_a_chain_is_refused(word: str) -> None:
     with pytest.raises(ConfigError):
         parse(name(config("")).replace("_none_", f"_{word}_"))

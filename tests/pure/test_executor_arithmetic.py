@@ -370,7 +370,9 @@ def test_signs_are_copied_and_quick_quotients_vanish(a: int, b: int) -> None:
         assert found == 0
 
 
-@pytest.mark.parametrize("name", ["ex2.f32", "ex2.approx.f64", "rcp.approx.f16", "copysign.b32", "fma.rp.f32", "div.full.f32"])
+@pytest.mark.parametrize(
+    "name", ["ex2.f32", "ex2.approx.f64", "rcp.approx.f16", "copysign.b32", "fma.rp.f32", "div.full.f32"]
+)
 def test_their_other_forms_are_refused(name: str) -> None:
     with pytest.raises(UnknownInstruction):
         alu.decode(tuple(name.split(".")))

@@ -32,7 +32,7 @@ COUNT = 40
 
 
 class Kernel(Reals):
-    """f32 as a kernel has it: each operation rounded, functions off by as much as they may be, products fused at times."""
+    """f32 as a kernel has it: operations are rounded, functions off by as much as they may be, some products fused."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -56,7 +56,9 @@ class Kernel(Reals):
     def _off(self, name: str, exact: Any) -> Any:
         near = exact.astype(np.float32)
         for _ in range(FUNCTION_ULPS[name]):
-            near = np.where(self._rng.random(COUNT) < 0.7, np.nextafter(near, np.float32(self._rng.choice([-9, 9]))), near)
+            near = np.where(
+                self._rng.random(COUNT) < 0.7, np.nextafter(near, np.float32(self._rng.choice([-9, 9]))), near
+            )
         return np.maximum(near, np.float32(0)) if name == "exp" else near
 
     def op_exp(self, a: Any) -> Any:

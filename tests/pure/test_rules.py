@@ -177,15 +177,21 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P344": Addresses({"R_ADDRESS": 4096 + 2}, {"R_ADDRESS": 4096 + 4}, f"{RESIDUAL},{HALVES}"),
     "P345": Addresses({"BIAS_ROW_ADDRESS": 4096 + 1}, {"BIAS_ROW_ADDRESS": 4096 + 2}, f"epilogue=biasrow,{HALVES}"),
     "P346": Addresses({"BIAS_COL_ADDRESS": 4096 + 2}, {"BIAS_COL_ADDRESS": 4096 + 4}, f"epilogue=biascol,{HALVES}"),
-    "P347": Addresses({"SCALE_ROW_ADDRESS": 4096 + 2}, {"SCALE_ROW_ADDRESS": 4096 + 4}, "epilogue=scalerow,store=staged"),
-    "P348": Addresses({"SCALE_COL_ADDRESS": 4096 + 8}, {"SCALE_COL_ADDRESS": 4096 + 16}, "epilogue=scalecol,store=staged"),
+    "P347": Addresses(
+        {"SCALE_ROW_ADDRESS": 4096 + 2}, {"SCALE_ROW_ADDRESS": 4096 + 4}, "epilogue=scalerow,store=staged"
+    ),
+    "P348": Addresses(
+        {"SCALE_COL_ADDRESS": 4096 + 8}, {"SCALE_COL_ADDRESS": 4096 + 16}, "epilogue=scalecol,store=staged"
+    ),
     "P351": Addresses({**_R_IS_D, "LDR": 128, "LDD": 132}, {**_R_IS_D, "LDR": 128, "LDD": 128}, RESIDUAL),
     "P352": Addresses(_R_IS_D, {**_R_IS_D, "R_ADDRESS": 512}, f"{RESIDUAL},residency=global"),
     "P353": Addresses(
         {**_SAME, "LDC": 128, "LDD": 128}, {**_SAME, "LDC": 128, "LDD": 128, "C_ADDRESS": 512}, f"{LINEAR},{HALVES}"
     ),
     "P354": Addresses(
-        {**_R_IS_D, "LDR": 128, "LDD": 128}, {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512}, f"{RESIDUAL},{HALVES}"
+        {**_R_IS_D, "LDR": 128, "LDD": 128},
+        {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512},
+        f"{RESIDUAL},{HALVES}",
     ),
     "P361": Addresses({"R_ADDRESS": 0}, {"R_ADDRESS": 512}, RESIDUAL),
     "P362": Addresses({"BIAS_ROW_ADDRESS": 0}, {"BIAS_ROW_ADDRESS": 512}, "epilogue=biasrow,store=staged"),
