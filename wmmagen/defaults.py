@@ -173,7 +173,9 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     d = given.get("d", acc)
     layout = Layout(row.layouts[0])
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
-    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
+    # A type of what is added asks for something that is.
+    adds = {"epilogue": Epilogue.LINEAR} if given.get("c", d) != d else {}
+    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns, **adds}
 
 
 def _stored_as_it_is(given: Mapping[str, Any]) -> Any:

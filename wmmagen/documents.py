@@ -152,7 +152,7 @@ def _formulas() -> str:
     words = _words(name for name, o in OPERATORS.items() if not o.ours)
     operands = _words(USER_NAMES)
     return textwrap.fill(
-        "In a key, steps are joined by a plus: `epilogue=linear+biascol+gelu`. One's own formula, `expr(...)` in a key, "
+        "In a key, steps are joined by a plus: `epilogue=linear+biascol+gelu`. Somebody's formula, `expr(...)` there, "
         f"stands behind the word `{EXPR}` with its operators before their operands: `{example}` is `{word}`. Names are "
         f"{operands}, numbers `n` and their digits (`p` for the dot, `m` for the minus of an exponent; "
         f"{_words(CONSTANTS)} is its number), operators {words}; {_words(FUNCTIONS)} are functions in a key. A name "

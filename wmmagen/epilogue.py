@@ -225,7 +225,12 @@ def read(text: str) -> Epilogue:
     """
     if text == "none":
         return Epilogue.NONE
-    return Epilogue(tuple(_read_step(part, text) for part in _split(text)))
+    return _the_one(tuple(_read_step(part, text) for part in _split(text)))
+
+
+def _the_one(steps: tuple[Step, ...]) -> Epilogue:
+    """A chain, the plain ones as the objects by which they are known."""
+    return Epilogue.LINEAR if steps == Epilogue.LINEAR.steps else Epilogue(steps)
 
 
 def _read_step(part: str, text: str) -> Step:
@@ -262,4 +267,4 @@ def from_name(text: str) -> Epilogue:
             steps.append(Step(EXPR, node))
         else:
             steps.append(STEPS[word])
-    return Epilogue(tuple(steps))
+    return _the_one(tuple(steps))

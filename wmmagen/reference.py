@@ -482,7 +482,8 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
             f"inputs that show mistakes need {LEAST_ROOM}: smaller numbers in expressions and factors, smaller sizes "
             "where row or col is multiplied, or d=f32",
         )
-    a, b = _auto(problem, seed, min(limit, _aim(problem.operation.epilogue)))
+    aim = _aim(problem.operation.epilogue) if is_chain(problem.operation) else limit
+    a, b = _auto(problem, seed, min(limit, aim))
     inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b), beside)
     if not inputs.guaranteed:
         raise AssertionError(f"{inputs}: the generator chose magnitudes that it cannot prove")

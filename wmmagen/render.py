@@ -271,6 +271,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
             "epilogue": _epilogue(config.operation),
+            "columns": "once" if derive.same_columns(known) else "each",
             "store": config.store.value,
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
@@ -382,12 +383,12 @@ def _formula(operation: Operation) -> str:
     """What D is, in words."""
     if operation.epilogue.simple:
         return "alpha * A * B + beta * C" if operation.scaled else "A * B"
-    return f"A * B through {operation.epilogue}"
+    return "A * B and its epilogue"
 
 
 def _chain(config: KernelConfig) -> dict[str, Any]:
     """What ``parts/epilogue_chain.jinja`` knows of a chain; the launcher and the header read the first rows."""
-    o, e, known = config.operation, config.operation.epilogue, derive.values(config)
+    o, e = config.operation, config.operation.epilogue
     pointers = [
         *((matrix.upper(), o.added.storage) for matrix in e.matrices),
         *((vector, o.added.storage if vector in BIASES else _FACTOR) for vector in e.vectors),
@@ -400,6 +401,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "biases": [vector for vector in e.vectors if vector in BIASES],
         "scales": [vector for vector in e.vectors if vector not in BIASES],
         "scalars": e.scalars,
+        "scalar_parameters": ", ".join(f"{_FACTOR} {scalar}" for scalar in e.scalars),
         "scaled": e.scaled,
         "pointers": [name for name, _ in pointers],
         "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
@@ -409,7 +411,6 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
             "scales": "Scales" in struct.values(),
         },
         "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
-        "once": bool(columns) and derive.same_columns(known),
         "uses": used,
         "precise": precise(o.d),
         "of_row": _of_row(o),
