@@ -29,6 +29,8 @@ from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
 from wmmagen.verdict import Error, Tiles, explain, judge
 
+#: What a right D is, or where it must lie.
+Want = npt.NDArray[Any] | Span
 #: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
 TIME_LIMIT_S = 60.0
@@ -60,7 +62,7 @@ class Case:
     inputs: Inputs
     images: tuple[Image, ...]
     buffers: tuple[Bytes, ...]
-    want: npt.NDArray[Any] | Span | None
+    want: Want | None
     check: Freivalds | None
 
     @property
@@ -197,22 +199,20 @@ def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREI
 
 
 @lru_cache(maxsize=_CASES_KEPT)
-def _proved(
-    problem: Problem, pattern: str, above: int | None
-) -> tuple[Inputs, npt.NDArray[Any] | None, Freivalds | None]:
+def _proved(problem: Problem, pattern: str, above: int | None) -> tuple[Inputs, Want | None, Freivalds | None]:
     """Exact inputs and what is right for them: the same wherever the matrices lie, and long to make of large ones."""
     inputs = reference.exact_inputs(problem, pattern=pattern)
     return (inputs, *_answer(inputs, above))
 
 
-def _answer(inputs: Inputs, above: int | None) -> tuple[npt.NDArray[Any] | None, Freivalds | None]:
-    """The exact result, or the check that stands for it."""
+def _answer(inputs: Inputs, above: int | None) -> tuple[Want | None, Freivalds | None]:
+    """The exact result, or where it must lie, or the check that stands for it."""
     p = inputs.problem
     check = freivalds.prepare(inputs) if above is not None and p.m * p.n * p.k > above else None
     return (reference.expected(inputs) if check is None else None), check
 
 
-def _placed(inputs: Inputs, want: npt.NDArray[Any] | None, check: Freivalds | None, shifts: Shifts) -> Case:
+def _placed(inputs: Inputs, want: Want | None, check: Freivalds | None, shifts: Shifts) -> Case:
     images = layout.images(inputs.problem, shifts=shifts)
     return Case(inputs, images, _hostile_buffers(inputs, images), want, check)
 
