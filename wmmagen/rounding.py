@@ -34,6 +34,7 @@ from wmmagen.layout import Array, Mask
 
 #: The largest errors of functions, in ulp beyond the correctly rounded result.
 FUNCTION_ULPS: dict[str, int] = {"exp": 2, "tanh": 2, "erf": 2, "erfc": 4, "sqrt": 0, "ratio": 2}
+_NEARLY_INFINITE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)
 #: Divisors of ``__fdividef`` beyond this may give 0; below its inverse nothing is promised.
 _RATIO_LIMIT = 2.0**126
 #: The factor of x in the normal distribution function, (1 + erf(x·sqrt(1/2))) / 2.
@@ -214,9 +215,11 @@ class Singles:
     def op_mul(self, a: Between, b: Between) -> Between:
         corners = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
         low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
-        # Two f32 have a product that float64 holds, but the ends of an interval may be more than f32.
         rounded = _rounded(low, high)
-        return Between(np.minimum(rounded.low, _down(low)), np.maximum(rounded.high, _up(high)))
+        # Two f32 have a product that float64 holds; ends that are no f32, unrounded products themselves, may have none.
+        held = _of_singles(a) & _of_singles(b)
+        low, high = np.where(held, low, _down(low)), np.where(held, high, _up(high))
+        return Between(np.minimum(rounded.low, low), np.maximum(rounded.high, high))
 
     def op_div(self, a: Between, b: Between) -> Between:
         spans_zero = (b.low <= 0) & (b.high >= 0)
@@ -295,6 +298,11 @@ class Singles:
         return Between(low, high)
 
 
+def _of_singles(a: Between) -> Mask:
+    """Where both ends are f32."""
+    return np.asarray((_single(a.low) == a.low) & (_single(a.high) == a.high))
+
+
 def _product(a: Array, b: Array) -> Array:
     """With 0 for 0 times infinity: an end of an interval that is infinite is only approached."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -326,8 +334,8 @@ def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
         low, high = _moved(low, -error), _moved(high, error)
         if name in ("exp", "sqrt", "erfc"):
             low = np.maximum(low, 0.0)  # none is ever negative
-        # What is beyond f32 may come out as its largest number: no ulp tells that from infinity.
-        return Between(np.minimum(_single(low), np.finfo(np.float32).max), _single(high))
+        # What is beyond f32 may come out as one of its largest numbers: no ulp tells those from infinity.
+        return Between(np.minimum(_single(low), _NEARLY_INFINITE), _single(high))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
