@@ -174,7 +174,8 @@ def _up(values: Array) -> Array:
 
 
 def _single(values: Array) -> Array:
-    return np.asarray(values).astype(np.float32).astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.asarray(values).astype(np.float32).astype(np.float64)
 
 
 def _rounded(low: Array, high: Array) -> Between:
