@@ -171,33 +171,33 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "L226": Addresses({"LDR": 130}, {"LDR": 132}, RESIDUAL),
     "L236": Addresses({"LDR": 132, "strict_isa": True}, {"LDR": 136, "strict_isa": True}, f"{RESIDUAL},{STRICT}"),
     "L246": Addresses({"N": 128, "LDR": 124}, {"N": 128, "LDR": 128}, RESIDUAL),
-    "P341": Addresses({"R_ADDRESS": 4096 + 16}, {"R_ADDRESS": 4096 + 32}, RESIDUAL),
-    "P342": Addresses({"R_ADDRESS": 4096 + 4}, {"R_ADDRESS": 4096 + 8}, f"{RESIDUAL},store=staged,align_d=2"),
-    "P343": Addresses({"C_ADDRESS": 4096 + 2, "BETA": 1}, {"C_ADDRESS": 4096 + 4, "BETA": 1}, f"{LINEAR},{HALVES}"),
-    "P344": Addresses({"R_ADDRESS": 4096 + 2}, {"R_ADDRESS": 4096 + 4}, f"{RESIDUAL},{HALVES}"),
-    "P345": Addresses({"BIAS_ROW_ADDRESS": 4096 + 1}, {"BIAS_ROW_ADDRESS": 4096 + 2}, f"epilogue=biasrow,{HALVES}"),
-    "P346": Addresses({"BIAS_COL_ADDRESS": 4096 + 2}, {"BIAS_COL_ADDRESS": 4096 + 4}, f"epilogue=biascol,{HALVES}"),
-    "P347": Addresses(
+    "P371": Addresses({"R_ADDRESS": 4096 + 16}, {"R_ADDRESS": 4096 + 32}, RESIDUAL),
+    "P372": Addresses({"R_ADDRESS": 4096 + 4}, {"R_ADDRESS": 4096 + 8}, f"{RESIDUAL},store=staged,align_d=2"),
+    "P373": Addresses({"C_ADDRESS": 4096 + 2, "BETA": 1}, {"C_ADDRESS": 4096 + 4, "BETA": 1}, f"{LINEAR},{HALVES}"),
+    "P374": Addresses({"R_ADDRESS": 4096 + 2}, {"R_ADDRESS": 4096 + 4}, f"{RESIDUAL},{HALVES}"),
+    "P375": Addresses({"BIAS_ROW_ADDRESS": 4096 + 1}, {"BIAS_ROW_ADDRESS": 4096 + 2}, f"epilogue=biasrow,{HALVES}"),
+    "P376": Addresses({"BIAS_COL_ADDRESS": 4096 + 2}, {"BIAS_COL_ADDRESS": 4096 + 4}, f"epilogue=biascol,{HALVES}"),
+    "P377": Addresses(
         {"SCALE_ROW_ADDRESS": 4096 + 2}, {"SCALE_ROW_ADDRESS": 4096 + 4}, "epilogue=scalerow,store=staged"
     ),
-    "P348": Addresses(
+    "P378": Addresses(
         {"SCALE_COL_ADDRESS": 4096 + 8}, {"SCALE_COL_ADDRESS": 4096 + 16}, "epilogue=scalecol,store=staged"
     ),
-    "P351": Addresses({**_R_IS_D, "LDR": 128, "LDD": 132}, {**_R_IS_D, "LDR": 128, "LDD": 128}, RESIDUAL),
-    "P352": Addresses(_R_IS_D, {**_R_IS_D, "R_ADDRESS": 512}, f"{RESIDUAL},residency=global"),
-    "P353": Addresses(
+    "P381": Addresses({**_R_IS_D, "LDR": 128, "LDD": 132}, {**_R_IS_D, "LDR": 128, "LDD": 128}, RESIDUAL),
+    "P382": Addresses(_R_IS_D, {**_R_IS_D, "R_ADDRESS": 512}, f"{RESIDUAL},residency=global"),
+    "P383": Addresses(
         {**_SAME, "LDC": 128, "LDD": 128}, {**_SAME, "LDC": 128, "LDD": 128, "C_ADDRESS": 512}, f"{LINEAR},{HALVES}"
     ),
-    "P354": Addresses(
+    "P384": Addresses(
         {**_R_IS_D, "LDR": 128, "LDD": 128},
         {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512},
         f"{RESIDUAL},{HALVES}",
     ),
-    "P361": Addresses({"R_ADDRESS": 0}, {"R_ADDRESS": 512}, RESIDUAL),
-    "P362": Addresses({"BIAS_ROW_ADDRESS": 0}, {"BIAS_ROW_ADDRESS": 512}, "epilogue=biasrow,store=staged"),
-    "P363": Addresses({"BIAS_COL_ADDRESS": 0}, {"BIAS_COL_ADDRESS": 512}, "epilogue=biascol,store=staged"),
-    "P364": Addresses({"SCALE_ROW_ADDRESS": 0}, {"SCALE_ROW_ADDRESS": 512}, "epilogue=scalerow,store=staged"),
-    "P365": Addresses({"SCALE_COL_ADDRESS": 0}, {"SCALE_COL_ADDRESS": 512}, "epilogue=scalecol,store=staged"),
+    "P391": Addresses({"R_ADDRESS": 0}, {"R_ADDRESS": 512}, RESIDUAL),
+    "P392": Addresses({"BIAS_ROW_ADDRESS": 0}, {"BIAS_ROW_ADDRESS": 512}, "epilogue=biasrow,store=staged"),
+    "P393": Addresses({"BIAS_COL_ADDRESS": 0}, {"BIAS_COL_ADDRESS": 512}, "epilogue=biascol,store=staged"),
+    "P394": Addresses({"SCALE_ROW_ADDRESS": 0}, {"SCALE_ROW_ADDRESS": 512}, "epilogue=scalerow,store=staged"),
+    "P395": Addresses({"SCALE_COL_ADDRESS": 0}, {"SCALE_COL_ADDRESS": 512}, "epilogue=scalecol,store=staged"),
 }
 
 
