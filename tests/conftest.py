@@ -2,6 +2,9 @@
 
 Tests of what comes after the compiler ask for ``compiled_once``: what any of them compiled, none compiles again. What
 takes longest begins first, so that no process is left alone with it in the end.
+
+Each process of the tests multiplies in one thread. There is a process for each core already, and the threads of BLAS
+wait for each other by turning: beside busy cores that took more of them than the products themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Read when NumPy is imported, which the next line does; processes that tests start inherit it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from wmmagen import cache
 

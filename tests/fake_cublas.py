@@ -31,6 +31,7 @@ PreferenceAttribute = enum.IntEnum(
     "PreferenceAttribute",
     {"MAX_WORKSPACE_BYTES": 1} | {f"MIN_ALIGNMENT_{letter}_BYTES": 5 + i for i, letter in enumerate("ABCD")},
 )
+LayoutAttribute = enum.IntEnum("LayoutAttribute", {"BATCH_COUNT": 5, "STRIDED_BATCH_OFFSET": 6})
 ConfigAttribute = enum.IntEnum(
     "ConfigAttribute",
     {"ID": 0, "TILE_ID": 1, "SPLITK_NUM": 2, "REDUCTION_SCHEME": 3, "CTA_SWIZZLING": 4, "CUSTOM_OPTION": 5}
@@ -74,10 +75,11 @@ def _at(address: int, count: int, dtype: Any) -> np.ndarray:
 _placed_at: list[tuple[int, int]] = []
 
 
-def _columns(address: int, layout: Descriptor) -> np.ndarray:
-    """A matrix of columns, rows × cols, as a view of memory."""
+def _columns(address: int, layout: Descriptor, product: int) -> np.ndarray:
+    """The matrix of a product of the batch, of columns, rows × cols, as a view of memory."""
     kind, rows, cols, ld = layout.what
     dtype, count = np.dtype(_TYPES[CudaDataType(kind)]), ld * (cols - 1) + rows
+    address += product * layout.attributes.get(LayoutAttribute.STRIDED_BATCH_OFFSET, 0) * dtype.itemsize
     if not any(begin <= address and address + count * dtype.itemsize <= end for begin, end in _placed_at):
         raise cuBLASLtError(Status.EXECUTION_FAILED)
     flat = _at(address, count, dtype)
@@ -107,6 +109,7 @@ class FakeLt:
 
     cuBLASLtError = cuBLASLtError
     MatmulDescAttribute = DescAttribute
+    MatrixLayoutAttribute = LayoutAttribute
     MatmulPreferenceAttribute = PreferenceAttribute
     MatmulAlgoConfigAttribute = ConfigAttribute
     MatmulTile = enum.IntEnum("MatmulTile", {"TILE_128x256": 1})
@@ -153,6 +156,11 @@ class FakeLt:
         assert size == 4
         self.alive[number].attributes[attribute] = int(_at(buffer, 1, np.int32)[0])
 
+    def matrix_layout_set_attribute(self, number: int, attribute: int, buffer: int, size: int) -> None:
+        wide = attribute == LayoutAttribute.STRIDED_BATCH_OFFSET
+        assert size == (8 if wide else 4)
+        self.alive[number].attributes[attribute] = int(_at(buffer, 1, np.int64 if wide else np.int32)[0])
+
     def matmul_preference_set_attribute(self, number: int, attribute: int, buffer: int, size: int) -> None:
         wide = attribute == PreferenceAttribute.MAX_WORKSPACE_BYTES
         assert size == (8 if wide else 4)
@@ -186,11 +194,23 @@ class FakeLt:
         self.streams.append(stream)
         number = int(_at(algo, 8, np.uint64)[0])
         assert 64 * number <= workspace_size
+        counts = {self.alive[x].attributes.get(LayoutAttribute.BATCH_COUNT, 1) for x in (a_layout, b_layout, d_layout)}
+        (count,) = counts
+        for product in range(count):
+            self._multiply(
+                product, number, operation, (alpha, beta), (a, b, c, d), (a_layout, b_layout, c_layout, d_layout)
+            )
+
+    def _multiply(
+        self, product: int, number: int, operation: int, factors_at: tuple[int, int], at: tuple[int, ...],
+        layouts: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        (alpha, beta), (a, b, c, d), (a_layout, b_layout, c_layout, d_layout) = factors_at, at, layouts
         told = self.alive[operation]
         compute, scale = ComputeType(told.what[0]), _TYPES[CudaDataType(told.what[1])]
 
         def operand(address: int, layout: int, attribute: int) -> np.ndarray:
-            stored = self.round_operand(_columns(address, self.alive[layout]))
+            stored = self.round_operand(_columns(address, self.alive[layout], product))
             return stored.T if told.attributes[attribute] == Operation.T else stored
 
         left, right = operand(a, a_layout, DescAttribute.TRANSA), operand(b, b_layout, DescAttribute.TRANSB)
@@ -201,10 +221,10 @@ class FakeLt:
         with np.errstate(over="ignore"):
             sums = (left.astype(np.float64) @ right.astype(np.float64)).astype(_SUMS[compute])
         factors = [float(_at(factor, 1, scale)[0]) for factor in (alpha, beta)]
-        result = _columns(d, self.alive[d_layout])
+        result = _columns(d, self.alive[d_layout], product)
         total = factors[0] * sums.astype(np.float64)
         if factors[1]:
-            total += factors[1] * _columns(c, self.alive[c_layout]).astype(np.float64)
+            total += factors[1] * _columns(c, self.alive[c_layout], product).astype(np.float64)
         result[:] = total.astype(result.dtype)
         self.spoils[number](result)
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from wmmagen import derive
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import Bytes, Launch, Pointer, Subject
-from wmmagen.config import KernelConfig, Operation, parse
+from wmmagen.backends import Bytes, Launch, Pointer, Subject, Table, Wide
+from wmmagen.config import Batch, KernelConfig, Operation, parse
 from wmmagen.dtypes import ELEMENT_TYPES, ElementType
 from wmmagen.errors import Fault
 from wmmagen.layout import value_dtype
@@ -58,7 +58,11 @@ class NumpyBackend:
             _measure(launch, back)
             self.spoil(launch.entry, back[-1].reshape(1, -1))
             return back
-        call = _Call.read(launch)
+        for product in range(launch.grid[1]):
+            self._multiply(launch, _Call.read(launch, product), back)
+        return back
+
+    def _multiply(self, launch: Launch, call: _Call, back: list[Bytes]) -> None:
         o, m = call.operation, self._rows(launch, call.n)
         target = _view(back, call.d, o.d, m, call.n, call.ldd)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -73,7 +77,6 @@ class NumpyBackend:
                 sums = sums + np.float32(call.beta) * _view(back, call.c, o.d, m, call.n, call.ldc).astype(np.float32)
             target[:] = sums.astype(target.dtype)
         self.spoil(launch.entry, target)
-        return back
 
     def time(
         self,
@@ -140,15 +143,28 @@ class _Call:
     beta: float
 
     @classmethod
-    def read(cls, launch: Launch) -> _Call:
+    def read(cls, launch: Launch, product: int) -> _Call:
+        """The arguments, the pointers those of one product of a batch."""
         operation = _config(launch).operation
+        arguments = list(launch.arguments)
+        if operation.batch is Batch.STRIDED:
+            pointers = 4 if operation.scaled else 3
+            for number, stride in enumerate(arguments[-pointers:]):
+                begin, element = arguments[number], operation.d if number >= 2 else operation.a
+                assert isinstance(begin, Pointer) and isinstance(stride, Wide)
+                offset = begin.offset + product * stride.value * element.bits // 8
+                arguments[number] = Pointer(begin.buffer, offset)
+            del arguments[-pointers:]
+        for number, table in enumerate(arguments):
+            if isinstance(table, Table):
+                arguments[number] = table.pointers[product] if table.pointers else Pointer(-1)
         if operation.scaled:
             names = "a b c d n k lda ldb ldc ldd alpha beta".split()
             more: dict[str, Any] = {}
         else:
             names = "a b d n k lda ldb ldd".split()
             more = {"c": Pointer(-1), "ldc": 0, "alpha": 1.0, "beta": 0.0}
-        call = cls(operation=operation, **dict(zip(names, launch.arguments, strict=True)), **more)
+        call = cls(operation=operation, **dict(zip(names, arguments, strict=True)), **more)
         for name in names:
             kind = Pointer if name in "abcd" else float if name in ("alpha", "beta") else int
             assert type(getattr(call, name)) is kind, name

@@ -251,14 +251,17 @@ def demand(place: Place) -> None:
         )
 
 
-def demand_product(size: tuple[int, int, int]) -> None:
-    """Return where a product of ``size``, M, N and K, has something to multiply.
+def demand_product(size: tuple[int, int, int], batch: int = 1) -> None:
+    """Return where ``batch`` products of ``size``, M, N and K, have something to multiply.
 
     Raises:
         RequestError: it has not.
     """
-    if 0 in size:
-        raise RequestError(f"{'x'.join(map(str, size))} has no product to time", "give a --problem without a 0")
+    if 0 in (*size, batch):
+        raise RequestError(
+            f"{'x'.join(map(str, size))}{'@0' if not batch else ''} has no product to time",
+            "give a --problem without a 0",
+        )
 
 
 def measure(
@@ -271,6 +274,7 @@ def measure(
     *,
     ceilings: bool = False,
     kinds: Collection[Kind] = KINDS,
+    batch: int = 1,
 ) -> Table:
     """Check, time and compare kernels on one size, those that compute the same D in turns with each other.
 
@@ -282,6 +286,7 @@ def measure(
         compiler: what compiles them.
         ceilings: whether the ceilings of their instructions are measured, too.
         kinds: the denominators that are measured; of the others the table says that nobody asked for them.
+        batch: how many products of that size a launch computes; more than one where ``configs`` take a batch.
 
     Raises:
         IllegalConfig: one of ``configs`` does not take ``size``.
@@ -291,8 +296,8 @@ def measure(
     """
     demand(place)
     backend = place.demanded()
-    demand_product(size)
-    problems = [Problem.packed(config.operation, *size) for config in configs]
+    demand_product(size, batch)
+    problems = [Problem.packed(config.operation, *size, batch=batch) for config in configs]
     for config, problem in zip(configs, problems, strict=True):
         rules.demand(config, arch, problem)
     rows: dict[KernelConfig, Row] = {}

@@ -32,7 +32,7 @@ from wmmagen import arch as archs
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.chips import Chip
-from wmmagen.config import KernelConfig, Problem
+from wmmagen.config import KernelConfig, Operation, Problem
 from wmmagen.errors import ConfigError, IllegalConfig, MissingPiece, RequestError, WmmagenError
 from wmmagen.space import Space
 from wmmagen.timing import Data, Mode, TimingProtocol
@@ -69,7 +69,13 @@ def _arch(text: str | None) -> Arch:
 
 
 def _problem(kernel: KernelConfig, size: str | None) -> Problem | None:
-    return Problem.packed(kernel.operation, *config.read_size(size)) if size is not None else None
+    return _asked(kernel.operation, size) if size is not None else None
+
+
+def _asked(operation: Operation, text: str) -> Problem:
+    """The packed problem that ``--problem`` names."""
+    size, batch = config.read_batch(text)
+    return Problem.packed(operation, *size, batch=batch)
 
 
 def _scaled(problems: Sequence[Problem], **typed: float | None) -> list[Problem]:
@@ -277,9 +283,9 @@ def inspect(
 
     target = _arch(arch)
     kernels = [_legal(text, target, strict_isa=False) for text in texts]
-    size = config.read_size(problem) if problem is not None else inspection.default_size(kernels)
-    inspection.demand(kernels, target, size)
-    found = [inspection.examine(kernel, target, size) for kernel in kernels]
+    size, batch = config.read_batch(problem) if problem is not None else (inspection.default_size(kernels), 1)
+    inspection.demand(kernels, target, size, batch)
+    found = [inspection.examine(kernel, target, size, batch) for kernel in kernels]
     document = {
         "arch": target.name,
         "problem": str(found[0].problem),
@@ -429,6 +435,47 @@ def _kinds(fp32: bool) -> tuple[Kind, ...]:
     return bench.KINDS if fp32 else bench.KINDS[:1]
 
 
+@app.command("accuracy")
+def measure_accuracy(
+    arch: ArchName = None,
+    problem: Annotated[
+        str | None, typer.Option("--problem", metavar="MxNxK", help="[2048 on a GPU, else a small one with K of 256].")
+    ] = None,
+    fix: Annotated[
+        str, typer.Option("--fix", metavar="KEY=VALUE,…", help="Keys of every kernel; a, acc and d choose rows.")
+    ] = "",
+    backend: Runner = "auto",
+    strict_isa: StrictIsa = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure what each accumulator and each type of D costs."""
+    from functools import partial
+
+    from wmmagen import accuracy, foundry, show
+
+    _backend(backend, "none")
+    target, fixed = _arch(arch), config.read_pairs(fix)
+    pairs, left_out = accuracy.kernels(fixed, target, strict_isa=strict_isa)
+    asked = config.read_size(problem) if problem is not None else None
+    if asked is not None:
+        accuracy.demand(pairs, asked, target, strict_isa=strict_isa)
+    place = pick.pick(backend, target, strict_isa=strict_isa)
+    (_aside if as_json else _say)(place.first_line)
+    with place:
+        size = asked or accuracy.default_size(pairs, on_card=place.demanded().clocked)
+        compiler = partial(foundry.compile_source, line_info=place.names_lines)
+        report = accuracy.measure(pairs, size, target, place, left_out, compiler)
+    document = {
+        "arch": target.name,
+        "backend": place.name,
+        "device": place.device,
+        "foreign": place.foreign,
+        **report.as_json(),
+    }
+    _answer(document, show.accuracy(report, modelled=not place.demanded().clocked), as_json)
+    return 0 if report.right else 1
+
+
 @app.command()
 def bench(
     texts: Annotated[
@@ -443,7 +490,7 @@ def bench(
         str, typer.Option("--fix", metavar="KEY=VALUE,…", help="The operation of --best, for example acc=f16.")
     ] = "",
     shapes: Annotated[
-        str | None, typer.Option("--shapes", metavar="LIST", help="A list of sizes instead: decode.")
+        str | None, typer.Option("--shapes", metavar="LIST", help="A list of sizes instead: decode or batched.")
     ] = None,
     mode: TimedMode = "warm",
     data: TimedData = "normal",
@@ -462,7 +509,7 @@ def bench(
     target, protocol = _arch(arch), _protocol(mode, data, seconds)
     if shapes is not None and problem is not None:
         raise RequestError("--shapes and --problem contradict each other", "give one of them")
-    listed = series.listed(shapes) if shapes is not None else series.unnamed(config.read_sizes(problem or "2048"))
+    listed = series.listed(shapes) if shapes is not None else series.counted(config.read_batches(problem or "2048"))
     kernels = [_legal(text, target, strict_isa=False) for text in texts or ()]
     wants_best = best or (shapes is not None and not kernels)
     if not kernels and not wants_best:
@@ -649,11 +696,10 @@ def show_estimate(
     model, target = _chip(chip, arch)
     # A kernel of an earlier architecture finds the room of the chip that it runs on.
     machine = max(target, archs.ARCHS[model.sm], key=lambda one: one.sm)
-    size = config.read_size(problem)
     rows = []
     for text in texts:
         kernel = _legal(text, target, strict_isa=False)
-        asked = Problem.packed(kernel.operation, *size)
+        asked = _asked(kernel.operation, problem)
         rules.demand(kernel, target, asked)
         footprint = work = None
         binary = None if no_compile else _binary(kernel, target, demanded=count)
@@ -732,7 +778,7 @@ def show_space(
 
     target, fixed, wanted = _arch(arch), config.read_pairs(fix), _wanted(listed, as_json)
     operation = defaults.operation_of(fixed)
-    asked = Problem.packed(operation, *config.read_size(problem)) if problem is not None else None
+    asked = _asked(operation, problem) if problem is not None else None
     start = time.perf_counter()
     found = Space(operation, target, fixed, problem=asked, strict_isa=strict_isa)
     seconds = time.perf_counter() - start
@@ -822,10 +868,12 @@ def sweep(
     if budget is not None and not budget > 0:
         raise RequestError(f"--budget {budget:g} leaves no time", "give the seconds that a sweep may take")
     fixed = config.read_pairs(fix)
+    size, batch = config.read_batch(problem)
     request = job.Request(
         operation=defaults.operation_of(fixed),
         arch=target,
-        size=config.read_size(problem),
+        size=size,
+        batch=batch,
         fixed=fixed,
         trials=None if exhaustive or (trials is None and budget is not None) else trials or job.DEFAULT_TRIALS,
         exhaustive=exhaustive,

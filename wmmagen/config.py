@@ -38,6 +38,8 @@ WIDEST_BITS = 128
 MAX_NAME = 255 - len("_selftest.cu")
 #: Sizes and leading dimensions are C ``int`` in the generated launchers.
 MAX_SIZE = 2**31 - 1
+#: Strides of a batch are C ``long long``.
+MAX_STRIDE = 2**63 - 1
 
 
 class Layout(StrEnum):
@@ -47,6 +49,14 @@ class Layout(StrEnum):
     RC = "rc"
     CR = "cr"
     CC = "cc"
+
+
+class Batch(StrEnum):
+    """How many products a launch computes, and how it is told where their matrices lie."""
+
+    NONE = "none"  # one
+    STRIDED = "strided"  # a batch: one pointer and one stride for each operand
+    POINTERS = "pointers"  # a batch: an array of pointers for each operand
 
 
 class Residue(StrEnum):
@@ -150,6 +160,7 @@ class Operation:
         residue: which sizes it takes.
         align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
             of B, and of C and D. 16 bytes allow the widest copies.
+        batch: whether a launch computes one product or a batch of them.
         c: element type of what an epilogue adds, of C, of R and of the biases, where it is not D's; else None.
     """
 
@@ -162,6 +173,7 @@ class Operation:
     align_a: int = 0
     align_b: int = 0
     align_d: int = 0
+    batch: Batch = Batch.NONE
     c: ElementType | None = None
 
     def __post_init__(self) -> None:
@@ -192,6 +204,11 @@ class Operation:
     def vector_type(self, vector: str) -> ElementType:
         """The element type of one of an epilogue's vectors: biases are added, scales are factors."""
         return self.added if vector in epilogues.BIASES else F32
+
+    @property
+    def batched(self) -> bool:
+        """Whether a launch computes a batch of products."""
+        return self.batch is not Batch.NONE
 
 
 @dataclass(frozen=True)
@@ -256,6 +273,10 @@ class Problem:
     ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0. So do ``ldr``,
     the leading dimension of R, and ``scale``, ``low`` and ``high``, elsewhere 0, 1, 0 and 0. Factors are kept as the C
     floats that a kernel is given, so what rounds to 0 is 0, and of the two zeros there is one.
+
+    ``batch`` counts the products, and a stride is how many elements behind the matrix before each one begins; with a
+    stride of 0 all products share the one matrix. With ``batch=pointers`` no call tells strides: they say where the
+    matrices lie that are made here. Without a batch there is one product, and all strides are 0.
     """
 
     operation: Operation
@@ -272,12 +293,21 @@ class Problem:
     scale: float = 1.0
     low: float = 0.0
     high: float = 0.0
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_d: int = 0
+    stride_c: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc", "ldr"):
+        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc", "ldr", "batch"):
             value = getattr(self, field)
             if not 0 <= value <= MAX_SIZE:
                 raise ConfigError(f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}")
+        for field in STRIDES:
+            value = getattr(self, field)
+            if not 0 <= value <= MAX_STRIDE:
+                raise ConfigError(f"{field} = {value} is no stride", f"give 0 to {MAX_STRIDE}")
         for field in epilogues.SCALARS:
             object.__setattr__(self, field, _as_float(field, getattr(self, field)))
         for field, neutral in _NEUTRAL.items():
@@ -286,6 +316,11 @@ class Problem:
                     f"epilogue={self.operation.epilogue} has no {_BELONGS.get(field, field)}, so no {field}",
                     "ask for epilogue=linear" if field in ("ldc", "alpha", "beta") else "leave it out",
                 )
+
+        if not self.operation.scaled and self.stride_c:
+            raise ConfigError("D = A·B has no C, and so no stride of it", "ask for epilogue=linear")
+        if not self.operation.batched and (self.batch, self.strides) != (1, (0, 0, 0, 0)):
+            raise ConfigError("a kernel without a batch computes one product", "ask for batch=strided")
 
     @property
     def reads_c(self) -> bool:
@@ -317,6 +352,7 @@ class Problem:
         *,
         alpha: float = 1.0,
         beta: float | None = None,
+        batch: int = 1,
         **scalars: float,
     ) -> Problem:
         """A problem whose leading dimensions are its extents plus ``extra`` elements.
@@ -324,17 +360,40 @@ class Problem:
         Args:
             alpha, beta: the factors, for an epilogue that has them; beta is 1 there where it is not said.
             scalars: ``scale``, ``low`` and ``high``, for one that has them; where bounds are not said, from 0 to 6.
+            batch: products, of an operation that has a batch; each matrix follows the last line of the one before.
         """
         lda = (k if operation.a_row_major else m) + extra
         ldb = (n if operation.b_row_major else k) + extra
         ldc, ldr = (n + extra if operation.epilogue.has(name) else 0 for name in epilogues.MATRICES)
         factor = beta if beta is not None else 1.0 if operation.scaled else 0.0
-        if operation.epilogue.has("high"):
-            scalars = {"high": 6.0, **scalars}
-        return cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor, ldr, **scalars)
+        numbers: dict[str, Any] = ({"high": 6.0} if operation.epilogue.has("high") else {}) | scalars
+        one = cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor, ldr=ldr, batch=batch, **numbers)
+        return one.apart() if operation.batched else one
+
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Of A, B, C and D, in elements."""
+        return self.stride_a, self.stride_b, self.stride_c, self.stride_d
+
+    def apart(self, lines: int = 0) -> Problem:
+        """The batch with each matrix behind the one before, gaps included, and so many of its own lines in between."""
+        o = self.operation
+        return replace(
+            self,
+            stride_a=((self.m if o.a_row_major else self.k) + lines) * self.lda,
+            stride_b=((self.k if o.b_row_major else self.n) + lines) * self.ldb,
+            stride_c=(self.m + lines) * self.ldc if o.scaled else 0,
+            stride_d=(self.m + lines) * self.ldd,
+        )
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}"
+        return f"{self.m}x{self.n}x{self.k}" + (f"{_OF_BATCH}{self.batch}" if self.operation.batched else "")
+
+
+#: The strides of a batch, as :class:`Problem` has them.
+STRIDES = ("stride_a", "stride_b", "stride_c", "stride_d")
+#: Between the size of a product and how many there are: ``64x64x64@1024``.
+_OF_BATCH = "@"
 
 
 #: What a problem says of an epilogue that has none of it, and under which name the epilogue has it.
@@ -458,6 +517,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "align_b": _read_alignment,
     "align_d": _read_alignment,
     "c": _read_type,
+    "batch": _enum_reader(Batch),
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
     "frags": _read_grid(MAX_FRAGS),
@@ -478,6 +538,8 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "split_k": _read_int(1, MAX_SPLIT_K),
 }
 
+#: Values that mean that a mechanism is not there, where names and studies say nothing of it.
+NEUTRAL: dict[str, Any] = {"batch": Batch.NONE}
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))
 CONFIG_KEYS = tuple(READERS)
 _values_in = attrgetter(*(f"operation.{key}" if key in OPERATION_KEYS else key for key in CONFIG_KEYS))
@@ -591,6 +653,29 @@ def read_sizes(text: str) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(map(read_size, text.split(","))))
 
 
+def read_batches(text: str) -> list[tuple[tuple[int, int, int], int]]:
+    """The sizes of a list with commas between them, each once, and how many products there are of each.
+
+    Raises:
+        ConfigError: one of them is none.
+    """
+    return list(dict.fromkeys(map(read_batch, text.split(","))))
+
+
+def read_batch(text: str) -> tuple[tuple[int, int, int], int]:
+    """``MxNxK@COUNT``: a size and how many products of it; without ``@`` one.
+
+    Raises:
+        ConfigError: as :func:`read_size`, or no whole number behind the ``@``.
+    """
+    size, of_batch, count = text.strip().partition(_OF_BATCH)
+    if of_batch and not (re.fullmatch(r"[0-9]{1,10}", count) and int(count) <= MAX_SIZE):
+        raise ConfigError(
+            f"{text!r} has no count behind its {_OF_BATCH}", "give MxNxK@COUNT, for example 64x64x64@1024"
+        )
+    return read_size(size), int(count) if of_batch else 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The name.
 
@@ -608,6 +693,7 @@ _NAME = re.compile(
     rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})(?:c(?P<c>{_TYPES}))?_(?P<layout>{_alternatives(Layout)})"
     rf"_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
+    rf"(?:_(?P<batch>{'|'.join(b for b in Batch if b is not Batch.NONE)}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
     rf"_(?P<feed>{_alternatives(Feed)})_(?P<copy>{_alternatives(Copy)})(?P<stages>{_N})"
     rf"_p(?P<pad_a>{_N})x(?P<pad_b>{_N})x(?P<pad_d>{_N})"
@@ -620,7 +706,8 @@ _NAME = re.compile(
 def name(config: KernelConfig) -> str:
     """The one name of a configuration: symbol, file stem, record key and command-line argument.
 
-    No field is left out because it has its default, so two configurations never share a name.
+    No field is left out because it has its default, so two configurations never share a name. A batch is said where
+    there is one: its absence is no default, but what the name has meant since before there were batches.
 
     Raises:
         ConfigError: an expression makes it longer than a file's name can be.
@@ -633,6 +720,7 @@ def name(config: KernelConfig) -> str:
     # C's type is D's but for a few.
     d = o.d.name if o.added == o.d else f"{o.d.name}c{o.added.name}"
     what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{d}_{o.layout}_{o.epilogue.in_name}_{o.residue}{align}"
+    what += f"_{o.batch}" if o.batched else ""
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
         f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.store}_mb{c.min_blocks}_{c.raster}_sk{c.split_k}"
@@ -666,6 +754,7 @@ def parse(text: str) -> KernelConfig:
     found = match.groupdict()
     for key, first in (("arrange_b", "arrange_a"), ("align_b", "align_a"), ("align_d", "align_a")):
         found[key] = found[key] or found[first]
+    found |= {key: spell(value) for key, value in NEUTRAL.items() if found[key] is None}
     found["residency"] = _SPLIT[found["residency"]].value
     found["c"] = found["c"] or found["d"]
     values = {key: read_value(key, found[key]) for key in CONFIG_KEYS if key != "epilogue"}

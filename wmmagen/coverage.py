@@ -22,7 +22,11 @@ GENERATED: dict[str, tuple[str, ...]] = {
 def missing(config: KernelConfig) -> list[str]:
     """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
     values = {key: spell(value) for key, value in values_of(config).items()}
-    return [
+    o = config.operation
+    several = [
+        f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for batches: made today: none and linear"
+    ]
+    return several * (o.batched and not (o.epilogue.simple and o.c is None)) + [
         f"{key}={values[key]} is known, but not generated yet; made today: {key}={' '.join(made)}"
         for key, made in GENERATED.items()
         if values.get(key, made[0]) not in made

@@ -17,14 +17,23 @@ import numpy as np
 from wmmagen import layout, reference
 from wmmagen.backends import Bytes, Pointer
 from wmmagen.backends.product import Candidate, Candidates, Library, LibraryProduct
+from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import Layout, Operation, Problem
 from wmmagen.dtypes import F32
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault
 from wmmagen.layout import Image, Shifts
 from wmmagen.timing import Data, Timing, TimingProtocol
-from wmmagen.trial import Case, case_of, demand_possible, exact_case, tflops, touched
-from wmmagen.verdict import judge
+from wmmagen.trial import (
+    Case,
+    case_of,
+    checked_case,
+    demand_possible,
+    exact_case,
+    images_of,
+    normal_buffers,
+    tflops,
+)
 
 Kind = Literal["same types", "FP32"]
 
@@ -59,10 +68,12 @@ class Denominator:
         Raises:
             ConfigError: integers were asked for, and none can be proved exact for the problem.
         """
-        return exact_case(self.problem).buffers if data == "integers" else self.normal_buffers()
+        return checked_case(self.problem).buffers if data == "integers" else self.normal_buffers()
 
     def normal_buffers(self) -> tuple[Bytes, ...]:
         """Normal values, those that the kernel is timed on."""
+        if self.problem.operation.batched:
+            return normal_buffers(self.problem, self.asked)
         *operands, d = layout.images(self.problem)
         values = reference.normal_inputs(self.asked)
         return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
@@ -137,11 +148,15 @@ def _plain(operation: Operation) -> Operation:
 
 
 def _in_f32(operation: Operation) -> Operation:
-    return Operation(F32, F32, F32, operation.layout, operation.epilogue)
+    return Operation(F32, F32, F32, operation.layout, operation.epilogue, batch=operation.batch)
 
 
-def product_of(problem: Problem, images: Sequence[Image]) -> LibraryProduct:
-    """``problem`` as a library is asked for it, with its matrices where ``images`` (A, B, C if there is one, D) lie."""
+def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProduct:
+    """``problem`` as a library is asked for it, with its matrices where ``images`` (A, B, C if there is one, D) lie.
+
+    A batch is always asked for by strides: where a kernel takes pointers, the matrices that they name lie evenly, too,
+    and the library takes those in the order of memory.
+    """
     p, o = problem, problem.operation
     a, b, *rest = (Pointer(number, image.offset) for number, image in enumerate(images))
     reads_c = p.reads_c
@@ -164,6 +179,8 @@ def product_of(problem: Problem, images: Sequence[Image]) -> LibraryProduct:
         c=rest[0] if reads_c else None,
         alpha=p.alpha,
         beta=p.beta,
+        batch=p.batch,
+        strides=p.strides,
     )
 
 
@@ -227,14 +244,13 @@ def _beyond_tf32(problem: Problem) -> reference.Inputs:
     return reference.given_inputs(problem, a, np.sign(inputs.b))
 
 
-def _wrong(library: Library, product: LibraryProduct, candidate: Candidate, case: Case) -> str:
+def _wrong(library: Library, product: LibraryProduct, candidate: Candidate, case: Case | BatchCase) -> str:
     """What is wrong with a candidate's result; empty where it is the exact one and nothing else was touched."""
     try:
         returned = library.run(product, candidate, case.buffers)
     except Fault as fault:
         return fault.message
-    verdict = judge(case.inputs, case.images[-1], returned[-1], case.want, case.check)
-    return touched(case, returned) or ("" if verdict.exact else str(verdict))
+    return case.judged(returned).words
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,7 +264,7 @@ def measure(denominator: Denominator, library: Library, protocol: TimingProtocol
         MissingPiece: the library is not here.
         ConfigError: no exact inputs can be made for the problem.
     """
-    case = exact_case(denominator.problem)
+    case = checked_case(denominator.problem)
     product = product_of(denominator.problem, case.images)
     answer = library.candidates(product)
     buffers = denominator.buffers(protocol.data)
@@ -266,7 +282,7 @@ def recipe(figure: Figure, library: Library, data: Data) -> Any:
     """The best candidate of ``figure``, ready to be timed in turns with kernels on ``data``."""
     best, problem = figure.best, figure.denominator.problem
     assert best is not None
-    product = product_of(problem, layout.images(problem))
+    product = product_of(problem, images_of(problem))
     return library.recipe(product, best.candidate, figure.denominator.buffers(data))
 
 
@@ -274,7 +290,7 @@ def _try(
     library: Library,
     product: LibraryProduct,
     candidate: Candidate,
-    case: Case,
+    case: Case | BatchCase,
     buffers: Sequence[Bytes],
     protocol: TimingProtocol,
 ) -> Tried:

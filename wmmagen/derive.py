@@ -16,8 +16,10 @@ from wmmagen import instructions
 from wmmagen.arch import MAX_THREADS_PER_BLOCK, WARP_SIZE, Arch
 from wmmagen.config import (
     OPERATION_KEYS,
+    STRIDES,
     WIDEST_BITS,
     Arrange,
+    Batch,
     Copy,
     Feed,
     KernelConfig,
@@ -189,7 +191,9 @@ ARCH_LIMITS: tuple[Constant, ...] = (
 )
 ARCH_NAMES = ("SM", *(limit.name for limit in ARCH_LIMITS))
 #: The numbers of a call.
-LAUNCH_NAMES = ("M", "N", "K", "LDA", "LDB", "LDD", "LDC", "ALPHA", "BETA", "LDR")
+LAUNCH_NAMES = (
+    *("M", "N", "K", "LDA", "LDB", "LDD", "LDC", "ALPHA", "BETA", "LDR", "BATCH"), *map(str.upper, STRIDES),
+)  # fmt: skip
 #: The addresses of a call, in bytes; known to a launcher only.
 ADDRESS_NAMES = (
     *(f"{matrix}_ADDRESS" for matrix in "ABCRD"),
@@ -198,6 +202,9 @@ ADDRESS_NAMES = (
 #: What follows from a call.
 CALL: tuple[Constant, ...] = (_derived("BLOCKS", "M // BLOCK_M * (N // BLOCK_N)", "blocks of the grid"),)
 MAX_THREADS = MAX_THREADS_PER_BLOCK
+#: Products of a batch: what the second dimension of a grid counts to. Source: CUDA C++ Programming Guide, Compute
+#: Capabilities, Technical Specifications.
+MAX_BATCH = 65_535
 
 
 #: Each key of a configuration that is structure, with its values: the flag of one is ``key_value``.
@@ -206,6 +213,7 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "acc": tuple(ELEMENT_TYPES),
     "d": tuple(ELEMENT_TYPES),
     "layout": tuple(Layout),
+    "batch": tuple(Batch),
     "residue": tuple(Residue),
     "feed": tuple(Feed),
     "copy": tuple(Copy),
@@ -320,7 +328,8 @@ def of_arch(arch: Arch) -> dict[str, int]:
 def of_problem(problem: Problem) -> dict[str, int | float]:
     """The numbers of a call, by the names that rules use."""
     p = problem
-    return dict(zip(LAUNCH_NAMES, (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr), strict=True))
+    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr, p.batch, *p.strides)
+    return dict(zip(LAUNCH_NAMES, numbers, strict=True))
 
 
 def values(

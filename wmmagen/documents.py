@@ -23,6 +23,7 @@ from wmmagen.config import (
     MAX_SPLIT_K,
     WIDEST_BITS,
     Arrange,
+    Batch,
     Copy,
     Feed,
     Layout,
@@ -116,6 +117,12 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         "elements that calls align A to, right after the residue",
     ),
     ("`x`*n*`x`*n*, or nothing", ("align_b", "align_d"), "the same", "B, and C and D, only where one is not A's"),
+    (
+        "`_`*word*, or nothing",
+        ("batch",),
+        _words(Batch),
+        "a batch of products: matrices that lie strides apart, or that arrays of pointers name; no word for none",
+    ),
     ("`__i`*m*`x`*n*`x`*k*", ("inst",), f"1 to {MAX_INST} each", "the instruction's shape"),
     ("`_w`*m*`x`*n*", ("warps",), f"{_COUNT} each", "warps of a block, down and across"),
     ("`_f`*m*`x`*n*", ("frags",), f"1 to {MAX_FRAGS} each", "accumulator fragments of a warp, down and across"),
@@ -172,8 +179,9 @@ def names_markdown() -> str:
     ]
     table = "\n".join(["| written | key | values | here | meaning |", "|---|---|---|---|---|", *rows])
     promise = textwrap.fill(
-        "A name is one configuration, a configuration is one name: no field is left out because it has its default, "
-        "numbers are decimal without leading zeros, and whatever differs in one character from every name is refused. "
+        "A name is one configuration, a configuration is one name: no field is left out because it has its default "
+        "(a mechanism that is not there at all has no word), numbers are decimal without leading zeros, and whatever "
+        "differs in one character from every name is refused. "
         "So `parse(name(config)) == config`, and two kernels never share a symbol. A name is a C symbol, a file stem "
         "on every file system, a record's key and an argument of the command line. It says nothing of legality: "
         "`wmmagen check` does.",

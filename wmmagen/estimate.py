@@ -29,7 +29,7 @@ from typing import Any
 from wmmagen import derive, work
 from wmmagen.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM, SCHEDULERS, WARP_SIZE, Arch, occupancy
 from wmmagen.chips import Chip
-from wmmagen.config import Copy, Feed, KernelConfig, Operation, Order, Problem, Residency
+from wmmagen.config import Batch, Copy, Feed, KernelConfig, Operation, Order, Problem, Residency
 from wmmagen.errors import ConfigError
 from wmmagen.executor.counts import SECTOR
 from wmmagen.records import Facts
@@ -216,7 +216,7 @@ class _Launch:
 
     def told(self) -> Estimate:
         """The estimate."""
-        blocks = self._grid[0] * self._grid[1]
+        blocks = self._grid[0] * self._grid[1] * self._problem.batch
         capacity = self._chip.multiprocessors * self._footprint.resident
         waves = blocks / capacity
         alone: dict[str, float] = {}
@@ -244,7 +244,7 @@ class _Launch:
             waves=waves,
             footprint=self._footprint,
             chip=self._chip.name,
-            tflops=2.0 * p.m * p.n * p.k / us / 1e6,
+            tflops=2.0 * p.batch * p.m * p.n * p.k / us / 1e6,
         )
 
     def _slice(self, blocks: int) -> dict[str, float]:
@@ -345,22 +345,34 @@ class _Launch:
         sectors = L2_WRITE * max(once.global_store_sectors, 0) + max(once.global_load_sectors, 0)
         stored = each * SECTOR * sectors / self._l2_share(min(blocks, self._chip.multiprocessors))
         passes = each * max(once.shared_load_wavefronts + once.shared_store_wavefronts, 0)
-        return BEGIN_CYCLES + 2 * L2_LATENCY + max(stored, passes)
+        # A pointer out of an array comes before what it points to.
+        found = L2_LATENCY if self._config.operation.batch is Batch.POINTERS else 0
+        return BEGIN_CYCLES + 2 * L2_LATENCY + found + max(stored, passes)
 
     def _operands_from_dram(self, blocks: int) -> float:
         """Cycles of the DRAM for one slice of a wave: what the L2 holds not from one wave, or launch, to the next."""
         p, known = self._problem, self._known
         element, size = known["A_BITS"] / 8, self._chip.l2_mb * 2**20
-        operands = (p.m + p.n) * p.k * element
-        result = p.m * p.n * known["D_BITS"] / 8
+        # A matrix that all products of a batch share comes once.
+        matrices = (p.batch if p.stride_a else 1) * p.m + (p.batch if p.stride_b else 1) * p.n
+        operands = matrices * p.k * element
+        result = p.batch * p.m * p.n * known["D_BITS"] / 8
         if operands + result <= size:
             return 0.0
-        rows, cols = _together(self._config, blocks, self._grid)
-        wave = (rows * known["BLOCK_M"] + cols * known["BLOCK_N"]) * known["BLOCK_K"] * element
-        share = blocks / (self._grid[0] * self._grid[1])
+        wave = self._wave_rows(blocks) * known["BLOCK_K"] * element
+        share = blocks / (self._grid[0] * self._grid[1] * p.batch)
         if operands <= size:
             wave = min(wave, share * operands / max(self._slices, 1))
         return self._dram_cycles(wave + share * result / max(self._slices, 1))
+
+    def _wave_rows(self, blocks: int) -> int:
+        """Rows of A and columns of B that ``blocks`` blocks of the launch read: whole products, and a part of one."""
+        p, known = self._problem, self._known
+        whole, rest = divmod(blocks, self._grid[0] * self._grid[1])
+        rows, cols = _together(self._config, rest, self._grid) if rest else (0, 0)
+        sides = ((p.m, rows * known["BLOCK_M"], p.stride_a), (p.n, cols * known["BLOCK_N"], p.stride_b))
+        # Where all products share a matrix, its lines come once.
+        return sum(whole * full + part if stride else max(bool(whole) * full, part) for full, part, stride in sides)
 
 
 def _with_waits(busy: float, waits: float, waiting: float) -> float:

@@ -142,17 +142,18 @@ class Inspection:
         }
 
 
-def examine(config: KernelConfig, arch: Arch, size: tuple[int, int, int]) -> Inspection:
+def examine(config: KernelConfig, arch: Arch, size: tuple[int, int, int], batch: int = 1) -> Inspection:
     """Compile ``config``, run it on the CPU executor on operands of zeros, and read its machine code where that can be.
 
     Args:
         size: M, N, K; :func:`demand` says which ones can be.
+        batch: how many products of that size a launch computes.
 
     Raises:
         CompileError, MissingPiece: as :func:`wmmagen.trial.build`.
         HazardFault, LaunchFault, PtxError, TimeoutFault: as :func:`wmmagen.profile.count`.
     """
-    problem = Problem.packed(config.operation, *size)
+    problem = Problem.packed(config.operation, *size, batch=batch)
     _, binary = trial.build(config, arch)
     return Inspection(config, problem, profile.count(config, binary, problem), lint.examine(config, binary))
 
@@ -179,22 +180,24 @@ def _least_multiple(units: Sequence[int], least: int) -> int:
     return -(-least // unit) * unit
 
 
-def demand(configs: Sequence[KernelConfig], arch: Arch, size: tuple[int, int, int]) -> None:
-    """Return where all ``configs`` can be inspected on ``size``.
+def demand(configs: Sequence[KernelConfig], arch: Arch, size: tuple[int, int, int], batch: int = 1) -> None:
+    """Return where all ``configs`` can be inspected on ``batch`` products of ``size``.
 
     Raises:
         IllegalConfig: one of them does not take it.
         RequestError: nothing is computed on it, or it is more than the executor should be given.
     """
     m, n, k = size
-    if not m * n * k:
-        raise RequestError(f"{m}x{n}x{k} has no multiply-add to count", "give sizes of 1 and more")
-    for config in configs:
-        rules.demand(config, arch, Problem.packed(config.operation, m, n, k))
-    if m * n * k > MOST_WORK:
+    problems = [Problem.packed(config.operation, m, n, k, batch=batch) for config in configs]
+    work = batch * m * n * k
+    if not work:
+        raise RequestError(f"{problems[0]} has no multiply-add to count", "give sizes of 1 and more")
+    for config, problem in zip(configs, problems, strict=True):
+        rules.demand(config, arch, problem)
+    if work > MOST_WORK:
         fewest = "x".join(map(str, default_size(configs)))
         raise RequestError(
-            f"{m}x{n}x{k} has {m * n * k} multiply-adds, and every launch is executed on the CPU: at most {MOST_WORK}",
+            f"{problems[0]} has {work} multiply-adds, and every launch is executed on the CPU: at most {MOST_WORK}",
             f"a smaller --problem, for example {fewest}"
             if math.prod(default_size(configs)) <= MOST_WORK
             else "configurations with smaller or more similar tiles",
@@ -222,7 +225,8 @@ def figures(config: KernelConfig, problem: Problem, counts: Counts) -> tuple[Fig
         ("block_barriers", "barriers of blocks", counts.block_barriers),
         ("warp_barriers", "barriers of warps", counts.warp_barriers),
     ]
-    outputs, thousands = problem.m * problem.n, problem.m * problem.n * problem.k / 1000
+    outputs = problem.batch * problem.m * problem.n
+    thousands = outputs * problem.k / 1000
     counted = [Figure(key, words, n, n / outputs, n / thousands, least.get(key)) for key, words, n in totals]
     integer = _ratio(counts.instructions["integer"], counts.tensor_instructions) or 0.0
     return (
@@ -235,9 +239,9 @@ def figures(config: KernelConfig, problem: Problem, counts: Counts) -> tuple[Fig
 def minima(config: KernelConfig, problem: Problem) -> dict[str, Least]:
     """The minimum of each figure that has one, by its key; a figure of the launch, not of an element."""
     o, p, inst = config.operation, problem, config.inst
-    outputs = p.m * p.n
-    operands = (p.m + p.n) * p.k * o.a.bits // 8 if p.alpha else 0
-    c = p.added_bits // 8
+    outputs = p.batch * p.m * p.n
+    operands = p.batch * (p.m + p.n) * p.k * o.a.bits // 8 if p.alpha else 0
+    c = p.batch * p.added_bits // 8
     products = outputs * p.k / (inst.m * inst.n * inst.k)
     stored = outputs * o.d.bits / 8 / SECTOR
     taken, staged = _shared_bytes(config, problem)
@@ -264,7 +268,7 @@ def _tile_bytes(config: KernelConfig, problem: Problem, of: str) -> int:
         return 0
     known = derive.values(config)
     m, n = known[f"{of}_M"], known[f"{of}_N"]
-    tiles = problem.m // m * (problem.n // n)
+    tiles = problem.batch * (problem.m // m) * (problem.n // n)
     return int(tiles * (m + n) * problem.k * config.operation.a.bits // 8)
 
 
@@ -276,7 +280,7 @@ def _loaded_bytes(config: KernelConfig, problem: Problem) -> int:
 def _shared_bytes(config: KernelConfig, problem: Problem) -> tuple[int, int]:
     """Bytes loaded from shared memory, and bytes stored there: the operands, and the sums on their way to D."""
     o = config.operation
-    sums = problem.m * problem.n * o.acc.bits // 8 if config.store is Store.STAGED else 0
+    sums = problem.batch * problem.m * problem.n * o.acc.bits // 8 if config.store is Store.STAGED else 0
     if config.feed is not Feed.SHARED:
         return sums, sums
     return _tile_bytes(config, problem, "WARP") + sums, _tile_bytes(config, problem, "BLOCK") + sums

@@ -48,6 +48,7 @@ class Request:
         storage: the storage's URL or file; None for ``sweeps/<study>.db``.
         study: the study's name; None for one made of architecture, types and size.
         generated: the folder below which the winner's file is written.
+        batch: how many products of that size a launch computes, of an operation that takes a batch.
     """
 
     operation: Operation
@@ -61,6 +62,7 @@ class Request:
     storage: str | None = None
     study: str | None = None
     generated: Path = Path("generated")
+    batch: int = 1
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
 
     @property
@@ -71,7 +73,7 @@ class Request:
     @property
     def problem(self) -> Problem:
         """The timed problem, packed."""
-        return Problem.packed(self.operation, *self.size)
+        return Problem.packed(self.operation, *self.size, batch=self.batch)
 
     @property
     def study_name(self) -> str:
@@ -88,9 +90,12 @@ class Request:
             words.append(o.epilogue.in_name)
         if o.residue != widest.residue:
             words.append(str(o.residue))
+        if o.batched:
+            words.append(str(o.batch))
         if (o.align_a, o.align_b, o.align_d) != (widest.align_a, widest.align_b, widest.align_d):
             words.append(f"align{o.align_a}x{o.align_b}x{o.align_d}")
-        return self.study or "_".join([*words, str(self.problem)])
+        # A file has the name, too, and an @ in it would be one for some tools.
+        return self.study or "_".join([*words, str(self.problem).replace("@", "-")])
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,7 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
         MissingPiece: no compiler here.
         KeyboardInterrupt: everything finished so far is kept.
     """
-    if 0 in request.size[:2]:
+    if 0 in (*request.size[:2], request.batch):
         raise RequestError(f"--problem {request.problem} has no element of D to time", "give sizes above 0")
     if not emit.may_write(request.generated):
         raise RequestError(f"--generated {request.generated} cannot be written", "choose another folder")
@@ -332,7 +337,7 @@ def _finals(request: Request, place: Place, study: tune.Study, records: Sequence
     if not leaders or choose.measured_again(leaders[:1], study.finals()):
         return None
     configs = [parse(record.name) for record in leaders]
-    table = bench.measure(configs, request.arch, request.size, place, request.protocol)
+    table = bench.measure(configs, request.arch, request.size, place, request.protocol, batch=request.batch)
     again = [
         replace(record, outcome=row.outcome, detail=row.detail, timing=row.timing)
         for record, row in zip(leaders, table.rows, strict=True)

@@ -55,23 +55,24 @@ class Winner:
     config: KernelConfig
 
 
-def best(operation: Operation, arch: Arch, size: tuple[int, int, int], chip: Chip) -> Known:
+def best(operation: Operation, arch: Arch, size: tuple[int, int, int], chip: Chip, batch: int = 1) -> Known:
     """The best kernel that is known for a packed problem of ``operation``; a legal one, whoever knows it.
 
     Args:
         size: M, N and K.
         chip: that an estimate is of, where nothing was measured.
+        batch: how many products of that size, of an operation that takes a batch.
 
     Raises:
         RequestError: no variant takes ``size``.
         ConfigError: nothing was measured, and the chip's rate of such products is not known.
     """
-    problem = Problem.packed(operation, *size)
+    problem = Problem.packed(operation, *size, batch=batch)
     return _of_study(problem, arch, size) or _of_winners(problem, arch, size) or _of_estimate(problem, arch, chip)
 
 
 def _of_study(problem: Problem, arch: Arch, size: tuple[int, int, int]) -> Known | None:
-    study = job.Request(problem.operation, arch, size).study_name
+    study = job.Request(problem.operation, arch, size, batch=problem.batch).study_name
     try:
         found, of, _ = job.best_of(study)
     except StudyError:

@@ -8,16 +8,18 @@ configurations.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from wmmagen import coverage, derive, rules, space
 from wmmagen.arch import Arch
 from wmmagen.config import OPERATION_KEYS, KernelConfig, Layout, Operation, Problem, read_value, spell, values_of
+from wmmagen.rules import Rule
 
 #: Changes that are proposed together, at most; who needs more of them has asked for another kernel.
 MOST_CHANGES = 4
-#: Configurations that are judged, at most: about a second.
+#: Configurations that are judged, at most: less than half a second.
 _JUDGED = 2000
 #: In which order axes are changed: first what costs little, then tiles, and what is computed last.
 _ORDER = (
@@ -66,27 +68,53 @@ class _Search:
         self._problem = problem
         self._strict_isa = strict_isa
         self._left = _JUDGED
+        # Most points of a search have one operation.
+        self._axes_of = functools.cache(space.axes_of)
+        # A deeper search begins with the points of the one before, and two changes come in either order.
+        self._judged: dict[tuple[Any, ...], tuple[Rule | None, dict[str, Any]]] = {}
+        self._moved: dict[tuple[Any, ...], list[Point]] = {}
 
     def within(self, point: Point, changed: frozenset[str], depth: int) -> Point | None:
         """A legal point that differs from ``point`` in ``depth`` further axes at most; None where none was found."""
         if self._left <= 0:
             return None
         self._left -= 1
-        known = self._known(point)
-        rule = next((r for r in rules.RULES if not r.kept(known)), None)
+        rule, read = self._broken(point)
         if rule is None or depth == 0:
             return point if rule is None else None
-        read = rules.roots_of(rule)
         for axis in _ORDER:
             if axis in changed:
                 continue
-            for value in _values(axis, point):
-                other = _moved(point, axis, value)
-                if any(known[name] != held for name, held in self._given(other).items() if name in read):
-                    found = self.within(other, changed | {axis}, depth - 1)
-                    if found is not None:
-                        return found
+            for other in self._others(point, axis, read):
+                found = self.within(other, changed | {axis}, depth - 1)
+                if found is not None:
+                    return found
         return None
+
+    def _broken(self, point: Point) -> tuple[Rule | None, dict[str, Any]]:
+        """The first rule that ``point`` breaks, and what it reads there of what is given; None for none."""
+        key = tuple(point.values())
+        if key not in self._judged:
+            known = self._known(point)
+            rule = next((r for r in rules.RULES if not r.kept(known)), None)
+            read = rules.roots_of(rule) & self._given(point).keys() if rule is not None else ()
+            self._judged[key] = rule, {name: known[name] for name in read}
+        return self._judged[key]
+
+    def _others(self, point: Point, axis: str, read: Mapping[str, Any]) -> Iterator[Point]:
+        """``point`` with each other value of ``axis`` that changes something of ``read``."""
+        key = (*point.values(), axis)
+        if key in self._moved:
+            yield from self._moved[key]
+            return
+        kept: list[Point] = []
+        for value in self._values(axis, point):
+            other = _moved(point, axis, value)
+            given = self._given(other)
+            if any(given[name] != held for name, held in read.items()):
+                kept.append(other)
+                yield other
+        self._moved[key] = kept
 
     def _known(self, point: Point) -> dict[str, Any]:
         problem = None if self._problem is None else _asked(self._problem, _operation(point))
@@ -95,6 +123,20 @@ class _Search:
     def _given(self, point: Point) -> dict[str, Any]:
         config = _config(point)
         return {**derive.given(config), **derive.flags(config, strict_isa=self._strict_isa)}
+
+    def _values(self, axis: str, point: Point) -> Iterator[Any]:
+        """Other values of ``axis``, near ones first."""
+        present = point[axis]
+        if axis in ("a", "acc", "d"):
+            values = tuple(read_value(axis, text) for text in coverage.GENERATED[axis])
+        elif axis == "layout":
+            values = tuple(Layout)
+        else:
+            values = self._axes_of(_operation(point))[axis]
+        others = [value for value in values if value != present]
+        if isinstance(present, int):
+            others.sort(key=lambda value: (abs(value - present), -value))
+        yield from others
 
 
 def _point(config: KernelConfig) -> Point:
@@ -113,25 +155,10 @@ def _asked(problem: Problem, operation: Operation) -> Problem:
     """The same call of another operation: sizes stay, and leading dimensions follow the layout."""
     if operation == problem.operation:
         return problem
-    return Problem.packed(operation, problem.m, problem.n, problem.k)
+    return Problem.packed(operation, problem.m, problem.n, problem.k, batch=problem.batch)
 
 
 def _moved(point: Point, axis: str, value: Any) -> Point:
     """``point`` with another value; what is promised of another type stays the same in bytes."""
     promised = {"a": ("align_a", "align_b"), "d": ("align_d",)}.get(axis, ())
     return {**point, axis: value, **{key: point[key] * point[axis].bits // value.bits for key in promised}}
-
-
-def _values(axis: str, point: Point) -> Iterator[Any]:
-    """Other values of ``axis``, near ones first."""
-    present = point[axis]
-    if axis in ("a", "acc", "d"):
-        values = tuple(read_value(axis, text) for text in coverage.GENERATED[axis])
-    elif axis == "layout":
-        values = tuple(Layout)
-    else:
-        values = space.axes_of(_operation(point))[axis]
-    others = [value for value in values if value != present]
-    if isinstance(present, int):
-        others.sort(key=lambda value: (abs(value - present), -value))
-    yield from others

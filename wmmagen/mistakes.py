@@ -134,6 +134,16 @@ CHAIN_GLOBAL = (
     "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
 )
 CHAIN_GELU = "layout=cr,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear+biascol+gelu"
+STRIDED = "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,store=direct"
+STRIDED_LINEAR = (
+    "batch=strided,layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear"
+)
+STRIDED_GROUPED = "batch=strided,raster=grouped2,layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct"
+STRIDED_LINEAR_RR = STRIDED_LINEAR.replace("layout=cr", "layout=rr")
+POINTERS = "batch=pointers,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,store=direct"
+POINTERS_LINEAR = "batch=pointers,layout=cc,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,epilogue=linear"
+POINTERS_PANELS = "batch=pointers,raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct"
+POINTERS_STAGED = POINTERS.replace("store=direct", "store=staged,epilogue=linear")
 
 _BARRIER = "__syncthreads();"
 _WAIT = "wait_groups<STAGES - 2>();"
@@ -154,6 +164,8 @@ _DIRECT = (
 )
 #: A verdict on values alone: some element, wherever it is, with its owner.
 _WRONG = r"elements differ\nowner: "
+#: The same of a product of a batch.
+_PRODUCT_WRONG = r"product \d+ of 0 to \d+, the first of|never written|guards"
 
 #: Barriers of a block and of a warp.
 _BARRIERS = (
@@ -617,6 +629,68 @@ _RESULTS = (
     ),
 )  # fmt: skip
 
+#: Products of a batch. A stride in 32 bits has no row, as other offsets have none.
+_BATCHES = (
+    Mutant(
+        "a-of-first-product", "every product reads the first A", "llm.c #171",
+        (Edit("  A += product * stride_a;\n", ""),), (STRIDED, STRIDED_LINEAR, STRIDED_GROUPED),
+        words="A is that of product 0",
+    ),
+    Mutant(
+        "d-of-first-product", "every product is stored in the first D", "CLBlast #346",
+        (Edit("  D += product * stride_d;\n", ""),), (STRIDED, STRIDED_LINEAR, STRIDED_GROUPED),
+        ("race-between-blocks",),
+    ),
+    Mutant(
+        "stride-of-another", "B moves by A's stride, which square products hide", "cudnn-frontend PR #223",
+        (Edit("B += product * stride_b;", "B += product * stride_a;"),), (STRIDED, STRIDED_LINEAR, STRIDED_GROUPED),
+        ("out-of-bounds",), _PRODUCT_WRONG,
+    ),
+    Mutant(
+        "stride-of-c", "C moves by the stride of another matrix", "cutlass #178",
+        (Edit("C += product * stride_c;", "C += product * stride_a;"),), (STRIDED_LINEAR, STRIDED_LINEAR_RR),
+        ("out-of-bounds",), _PRODUCT_WRONG,
+    ),
+    Mutant(
+        "only-first-product", "all products but the first are left out", "ggml #1448",
+        (Edit(_PLACE, f"  if (blockIdx.y > 0) return;\n{_PLACE}"),), (STRIDED, STRIDED_GROUPED, POINTERS),
+        words=r"product 1 of 0 to \d+, the first of .*\n.*\n.*D was never written",
+    ),
+    Mutant(
+        "product-by-block", "the number of a block is taken for that of its product", "",
+        (Edit("product = blockIdx.y;", "product = blockIdx.x;"),), (STRIDED, STRIDED_LINEAR, STRIDED_GROUPED),
+        ("out-of-bounds", "race-between-blocks"), _PRODUCT_WRONG,
+    ),
+    Mutant(
+        "raster-over-batch", "groups of blocks are counted over all products", "",
+        (Edit("static_cast<int>(gridDim.x)", "static_cast<int>(gridDim.x * gridDim.y)"),),
+        (STRIDED_GROUPED, POINTERS_PANELS), ("race-between-blocks", "out-of-bounds"), "never written|guards",
+    ),
+    Mutant(
+        "offset-on-array", "the place of a block is counted in pointers of the array", "rocm-libraries PR #11334",
+        (Edit("As[blockIdx.y]", "As[blockIdx.y + block_row]"),), (POINTERS, POINTERS_LINEAR), ("out-of-bounds",),
+        visible=False,
+    ),
+    Mutant(
+        "first-pointer", "every product reads the first pointer to B", "",
+        (Edit("Bs[blockIdx.y]", "Bs[0]"),), (POINTERS, POINTERS_LINEAR), words="B is that of product 0",
+    ),
+    Mutant(
+        "pointers-swapped", "A's pointers are taken for B's", "",
+        (Edit("? Bs[", "? As["),), (POINTERS, POINTERS_LINEAR), ("out-of-bounds",), _PRODUCT_WRONG,
+    ),
+    Mutant(
+        "array-one-off", "the array is read one pointer too far", "",
+        (Edit("Ds[blockIdx.y]", "Ds[blockIdx.y + 1]"),), (POINTERS, POINTERS_LINEAR), ("out-of-bounds",),
+        visible=False,
+    ),
+    Mutant(
+        "array-of-nothing-read", "the array of a matrix that does not count is read", "",
+        (Edit("beta != 0 ? Cs[blockIdx.y] : nullptr", "Cs[blockIdx.y]"),), (POINTERS_LINEAR, POINTERS_STAGED),
+        ("out-of-bounds",), visible=False,
+    ),
+)  # fmt: skip
+
 #: All of them, in the order of a table.
-MUTANTS: tuple[Mutant, ...] = (*_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS)
+MUTANTS: tuple[Mutant, ...] = (*_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES)
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

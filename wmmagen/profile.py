@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wmmagen import derive, layout, trial, work
+from wmmagen import derive, trial, work
 from wmmagen.backends.cpu import execute
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.executor import Counts
@@ -21,7 +21,7 @@ def count(config: KernelConfig, binary: Binary, problem: Problem) -> Counts:
         HazardFault: the kernel did what no kernel may do.
         LaunchFault, PtxError, TimeoutFault: as :func:`wmmagen.executor.launch`.
     """
-    images = layout.images(problem)
+    images = trial.images_of(problem)
     launch = trial.launch_of(binary.entry, config, problem, images)
     return execute(binary, launch, [image.blank() * 0 for image in images]).counts
 

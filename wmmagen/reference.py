@@ -490,6 +490,21 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     return inputs
 
 
+def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs) -> Inputs:
+    """A of one draw of a problem, B of another and C of a third, with the bound of them together.
+
+    The published bound of ``field`` holds for all of its draws.
+    """
+    problem, a, b, c = of_a.problem, of_a.a, of_b.b, of_c.c
+    if of_a is of_b is of_c:
+        return of_a
+    if of_a.pattern == "field":
+        return _seal(problem, a, b, c, of_a.pattern, of_a.bound)
+    return _seal(
+        problem, a, b, c, of_a.pattern, _proved_bound(a, b, sum_limit(problem, 0 if c is None else _largest(c)))
+    )
+
+
 def given_inputs(
     problem: Problem, a: Array, b: Array, c: Array | None = None, beside: Mapping[str, Array] | None = None
 ) -> Inputs:

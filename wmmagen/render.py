@@ -18,7 +18,7 @@ import jinja2
 
 from wmmagen import coverage, derive, formula, rules, selftest
 from wmmagen.arch import Arch
-from wmmagen.config import Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
+from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
@@ -32,6 +32,11 @@ _LAYOUT_WORDS = {
     Layout.CR: "column-major and row-major",
     Layout.CC: "column-major",
 }
+_BATCH_WORDS = {
+    Batch.NONE: "",
+    Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
+    Batch.POINTERS: "products of matrices that arrays of pointers name, in one launch",
+}
 #: Matrices are capitals in a call, vectors are not.
 _ADDRESSES = {
     name: name.replace("ADDRESS", "address") if len(name.removesuffix("_ADDRESS")) == 1 else name.lower()
@@ -39,13 +44,7 @@ _ADDRESSES = {
 }
 #: The numbers of a call under the names that the launcher's parameters have.
 _CALL_NAMES = {
-    "LDA": "lda",
-    "LDB": "ldb",
-    "LDD": "ldd",
-    "LDC": "ldc",
-    "LDR": "ldr",
-    "ALPHA": "alpha",
-    "BETA": "beta",
+    **{name: name.lower() for name in derive.LAUNCH_NAMES if name not in ("M", "N", "K")},
     **_ADDRESSES,
 }
 #: The type of alpha and beta, and of the arithmetic on them.
@@ -157,7 +156,7 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     demands = [_numbered(rule, known) for rule, _ in _call_rules(known, strict_isa=False)]
     return _fill(
         "gemm_wmma.h.jinja",
-        {**_words(config), **_statuses(), "arch": arch.name, "symbol": symbol, "demands": demands},
+        {**_words(config), **_statuses(config), "arch": arch.name, "symbol": symbol, "demands": demands},
         guard=include_guard(symbol),
     )
 
@@ -262,7 +261,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
-        **_statuses(),
+        **_statuses(config),
         "arch": arch.name,
         "symbol": symbol,
         "kernel": kernel,
@@ -272,6 +271,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "raster": config.raster.order.value,
             "epilogue": _epilogue(config.operation),
             "columns": "once" if derive.same_columns(known) else "each",
+            "batch": config.operation.batch.value,
             "store": config.store.value,
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
@@ -322,8 +322,11 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     read = "".join(f"const void* {pointer}, " for pointer in chain["pointers"])
     leading = "".join(f"int ld{matrix}, " for matrix in chain["matrices"])
     scalars = "".join(f", {_FACTOR} {scalar}" for scalar in chain["scalars"])
+    matrices = f"const void* A, const void* B, {read}void* D"
+    if o.batch is Batch.POINTERS:
+        matrices = matrices.replace("*", "* const*")
     parameters = (
-        f"const void* A, const void* B, {read}void* D, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}"
+        f"{matrices}, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}{_batch_parameters(config)}"
     )
     return {
         "name": name_of(config),
@@ -342,14 +345,27 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "layout_words": _LAYOUT_WORDS[o.layout],
         "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
+        "batching": o.batch.value,
+        "batch_words": _BATCH_WORDS[o.batch],
+        **{f"bytes_{x.lower()}": selftest.pointer_bytes(config, x) for x in "ABD"},
     }
 
 
-def _statuses() -> dict[str, Any]:
+def _batch_parameters(config: KernelConfig) -> str:
+    """What a launcher is told of a batch, behind everything else."""
+    batch = config.operation.batch
+    if batch is Batch.NONE:
+        return ""
+    strides = selftest.strides(config) if batch is Batch.STRIDED else ()
+    return ", int batch" + "".join(f", long long {stride}" for stride in strides)
+
+
+def _statuses(config: KernelConfig) -> dict[str, Any]:
     """The launcher's answers, and the enumerators that stand for them."""
     last = len(rules.Status) - 1
-    values = ((f"  {s} = {n}{',' if n < last else ''}", s.says) for n, s in enumerate(rules.Status))
-    return {"statuses": list(rules.Status), "status_values": _aligned(values)}
+    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in rules.Status]
+    values = ((f"  {value} = {n}{',' if n < last else ''}", says) for n, (value, says) in enumerate(said))
+    return {"statuses": [{"value": value, "says": says} for value, says in said], "status_values": _aligned(values)}
 
 
 def _stages_words(config: KernelConfig) -> str:

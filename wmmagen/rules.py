@@ -37,6 +37,10 @@ CONTRACT = "the contract of the generated launcher"
 TEMPLATE = "templates/README.md"
 
 
+#: How far a matrix call asks its pointers to be aligned; in bytes.
+FRAGMENT_BYTES = 32
+
+
 class Scope(StrEnum):
     """What a rule needs to know, and thereby where it is enforced."""
 
@@ -512,6 +516,61 @@ def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | Non
     )
 
 
+#: Where a call has more than one product.
+_ONE = "BATCH <= 1 or "
+#: A guard for what divides, where a call is refused for being 0.
+_ROW_OF_D, _NEXT_D = "(LDD if LDD >= 1 else 1)", "(STRIDE_D if STRIDE_D >= 1 else 1)"
+
+
+def _stride(operand: str, number: int) -> Rule:
+    o, low = operand, operand.lower()
+    align, bits = ("ALIGN_D", "D_BITS") if o in "CD" else (f"ALIGN_{o}", "A_BITS")
+    copied = "store_staged" if o in "CD" else "feed_shared"
+    return _rule(
+        f"L25{number}",
+        f"stride-{low}",
+        Scope.LAUNCH,
+        f"{_ONE}{_NO_C if o == 'C' else ''}"
+        f"(STRIDE_{o} >= 0 and STRIDE_{o} % ({align} if {copied} else 256 // {bits}) == 0)",
+        when="batch_strided" + (" and epilogue_linear" if o == "C" else ""),
+        says=f"stride_{low} is 0 or more, and every {o} of the batch is aligned like the first",
+        message=f"stride_{low} = {{STRIDE_{o}}}: every {o} of the batch has to be aligned as the pointer is, to "
+        f"{{{align}}} elements where {o} is copied and to 32 bytes where it is not",
+        fix=f"give {o} a stride that is a multiple of that; 0 where all products share it"
+        if o != "D"
+        else "give D a stride that is a multiple of that",
+        reason="A stride leads from one pointer to the next, and what is promised of the first holds for all.",
+        source=CONTRACT,
+        knobs=(f"STRIDE_{o}",),
+        status=Status.LEADING_DIMENSION,
+    )
+
+
+_STRIDES: tuple[Rule, ...] = (
+    _stride("A", 1),
+    _stride("B", 2),
+    _stride("D", 3),
+    _stride("C", 4),
+    _rule(
+        "L261",
+        "outputs-apart",
+        Scope.LAUNCH,
+        f"{_ONE}M == 0 or N == 0 or STRIDE_D // {_ROW_OF_D} >= M"
+        f" or (STRIDE_D // {_ROW_OF_D} == M - 1 and STRIDE_D % {_ROW_OF_D} >= N)"
+        f" or (STRIDE_D >= N and (LDD // {_NEXT_D} >= BATCH"
+        f" or (LDD // {_NEXT_D} == BATCH - 1 and LDD % {_NEXT_D} >= N)))",
+        when="batch_strided",
+        says="stride_d keeps the outputs apart, one behind the other or all side by side in rows of ldd",
+        message="stride_d = {STRIDE_D} lets {BATCH} outputs of {M}x{N} with ldd = {LDD} overlap: it leads neither "
+        "behind the last row of the one before, nor to columns of their own in rows that hold all of them",
+        fix="stride_d = M * ldd, or more; or an ldd of BATCH * stride_d, with a stride_d of N or more",
+        reason="Blocks write their products in no order, so an element of two outputs would be whatever came last.",
+        source=CONTRACT,
+        knobs=("STRIDE_D",),
+        status=Status.LEADING_DIMENSION,
+    ),
+)
+
 _LEADING: tuple[Rule, ...] = (
     *_staged_ldm("A"),
     *_staged_ldm("B"),
@@ -526,6 +585,7 @@ _LEADING: tuple[Rule, ...] = (
     _least_ld("D", 3, "LDD >= N", "N columns"),
     _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "with_c"),
     _least_ld("R", 6, "LDR >= N", "N columns", "with_r"),
+    *_STRIDES,
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -607,7 +667,7 @@ def _address(id: str, operand: str, when: str, *, copied: bool) -> Rule:
         f"pointer-{low}-{'copied' if copied else 'fragments'}",
         Scope.LAUNCH,
         (_NO_C if o == "C" else "") + f"{o}_ADDRESS % {f'({align} * {bits} // 8)' if copied else '32'} == 0",
-        when=when,
+        when=f"{when} and not batch_pointers",
         says=f"{o} is aligned to {width}",
         message=f"{o} is not aligned to {width}",
         fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
@@ -634,6 +694,24 @@ def _added(id: str, parameter: str, when: str, width: str, unread: str = "") -> 
         reason="It is read in vectors beside the stores of D, 16 bytes at a time at most."
         if bytes_ != width
         else "The hardware reads an element at a multiple of its size only.",
+        source=GUIDE_ACCESS,
+        status=Status.POINTER,
+    )
+
+
+def _array(id: str, operand: str) -> Rule:
+    """Of an array of pointers; the pointers in it are on the device, where a launcher cannot look at them."""
+    return _rule(
+        id,
+        f"array-{operand.lower()}",
+        Scope.LAUNCH,
+        (_NO_C if operand == "C" else "") + f"{operand}_ADDRESS % 8 == 0",
+        when="batch_pointers" + (" and epilogue_linear" if operand == "C" else ""),
+        says=f"the array of pointers to {operand} is aligned to 8 bytes",
+        message=f"the array of pointers to {operand} is not aligned to 8 bytes",
+        fix="whole allocations are aligned to 256 bytes",
+        reason="Its elements are pointers of 8 bytes. What they point to nobody can check before the launch: each has "
+        "to be aligned as the promise says, and to 32 bytes where no copy but a matrix call begins there.",
         source=GUIDE_ACCESS,
         status=Status.POINTER,
     )
@@ -696,6 +774,10 @@ _POINTERS: tuple[Rule, ...] = (
     _added("P376", "bias_col", "with_bias_col", "ADDED_BYTES"),
     _added("P377", "scale_row", "with_scale_row", "4"),
     _added("P378", "scale_col", "with_scale_col", "SCALES_BYTES"),
+    _array("P341", "A"),
+    _array("P342", "B"),
+    _array("P343", "D"),
+    _array("P344", "C"),
     _rule(
         "P326",
         "pointers-not-null",
@@ -740,6 +822,19 @@ _POINTERS: tuple[Rule, ...] = (
     _apart("P382", "R", "R_ADDRESS != D_ADDRESS", "with_r and residency_global", "holds no partial sums"),
     _apart("P383", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", "with_c and not c_like_d", "has D's type"),
     _apart("P384", "R", "R_ADDRESS != D_ADDRESS", "with_r and not c_like_d", "has D's type"),
+    _rule(
+        "P329",
+        "c-that-is-d-in-a-batch",
+        Scope.LAUNCH,
+        f"{_ONE}BETA == 0 or C_ADDRESS != D_ADDRESS or STRIDE_C == STRIDE_D",
+        when="epilogue_linear and residency_fragment and batch_strided",
+        says="a C that is D has D's stride",
+        message="C is D, but stride_c = {STRIDE_C} is not stride_d = {STRIDE_D}",
+        fix="give both one stride, or C memory of its own",
+        reason="Each element of C is read by whoever writes the element of D in the same place, and by nobody else.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    ),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1104,6 +1199,20 @@ _SIZES: tuple[Rule, ...] = (
         source=GUIDE_LIMITS,
         status=Status.SIZE,
     ),
+    _rule(
+        "N811",
+        "batch-limit",
+        Scope.LAUNCH,
+        f"BATCH >= 0 and BATCH <= {derive.MAX_BATCH}",
+        when="batch_strided or batch_pointers",
+        says=f"a batch has 0 to {derive.MAX_BATCH} products",
+        message=f"a batch of {{BATCH}} products; one launch takes 0 to {derive.MAX_BATCH}",
+        fix="several calls, each with the pointers of its part of the batch",
+        reason="The second dimension of the grid counts them, so that no block divides for its number, and it ends "
+        "there; a call that is full takes so long that a second one costs nothing.",
+        source=GUIDE_LIMITS,
+        status=Status.SIZE,
+    ),
 )
 
 #: The table, in the order in which violations are reported.
@@ -1244,7 +1353,9 @@ def _nearest(knob: str, known: Mapping[str, Any], others: frozenset[str]) -> str
     present = known[name]
     column = np.arange(max(_LEAST.get(knob, 0), present - _REACH), present + _REACH + 1)
     kept = np.ones(len(column), dtype=np.bool_)
-    changed = derive.follow({**known, **dict.fromkeys(_packed(knob, known), column), name: column})
+    # The strides of a batch follow its sizes: one product says what is legal of those.
+    one = {"BATCH": 1} if knob in ("M", "N", "K") else {}
+    changed = derive.follow({**known, **one, **dict.fromkeys(_packed(knob, known), column), name: column})
     for rule in RULES:
         if rule.id not in others:
             kept &= rule.kept(changed)
@@ -1269,6 +1380,20 @@ def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:
         "K": [*(["LDA"] if known["a_row_major"] else []), *([] if known["b_row_major"] else ["LDB"])],
     }
     return [name for name in follow.get(knob, []) if known.get(name) == known[knob]]
+
+
+#: What a status says of kernels that take a batch, where that is more.
+BATCH_SAYS = {
+    Status.LEADING_DIMENSION: "a leading dimension or a stride is less than a row or a matrix, or not aligned as "
+    "promised",
+    Status.SIZE: "a size is negative, no multiple of the block tile, or makes too many blocks; or so is the batch",
+    Status.POINTER: "a pointer or an array of them is null, misaligned, or that of a C where D must not be",
+}
+
+
+def says(status: Status, *, batched: bool = False) -> str:
+    """What ``status`` means, of kernels that take a batch or of the others."""
+    return BATCH_SAYS.get(status, status.says) if batched else status.says
 
 
 def launch_rules(*, strict_isa: bool = False) -> tuple[Rule, ...]:

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from wmmagen import derive, rules
-from wmmagen.config import KernelConfig, Order, Problem
+from wmmagen.config import Batch, Feed, KernelConfig, Order, Problem, Store
 from wmmagen.epilogue import VECTORS
 from wmmagen.rules import Scope, Status
 
 #: Where the matrices of a call lie that nobody launches; aligned to whatever a launcher may ask for.
 ADDRESSES = {name: 4096 * number for number, name in enumerate(("A", "B", "C", "D", "R", *VECTORS), start=1)}
+#: Products of the batch of such a call.
+_PRODUCTS = 2
 #: No launcher asks for more than this; in bytes, and in elements.
 _MOST_ASKED = 256
 
@@ -52,6 +54,19 @@ def pointers(config: KernelConfig) -> tuple[str, ...]:
     return (*read, *config.operation.epilogue.vectors, d)
 
 
+def strides(config: KernelConfig) -> tuple[str, ...]:
+    """The strides of a call, in the order of the launcher's arguments."""
+    return tuple(f"stride_{letter.lower()}" for letter in matrices(config))
+
+
+def pointer_bytes(config: KernelConfig, letter: str) -> int:
+    """How far a pointer to a matrix has to be aligned, in bytes: to a copy of it, or as a matrix call asks."""
+    known = derive.values(config)
+    if letter in "CD":
+        return int(known["OUTPUT_BYTES"]) if config.store is Store.STAGED else rules.FRAGMENT_BYTES
+    return int(known[f"{letter}_COPY_BYTES"]) if config.feed is Feed.SHARED else rules.FRAGMENT_BYTES
+
+
 def acceptable(config: KernelConfig) -> dict[str, int | float]:
     """A call of one block and one slice that breaks no rule, in the order of the launcher's arguments."""
     known = derive.values(config)
@@ -60,7 +75,14 @@ def acceptable(config: KernelConfig) -> dict[str, int | float]:
     call: dict[str, int | float] = {name: ADDRESSES[name] for name in pointers(config)}
     call |= {"M": m, "N": n, "K": k}
     call |= {f"ld{letter.lower()}": getattr(p, f"ld{letter.lower()}") for letter in matrices(config)}
-    return call | {name: SCALARS[name] for name in config.operation.epilogue.scalars}
+    call |= {name: SCALARS[name] for name in config.operation.epilogue.scalars}
+    if config.operation.batched:
+        call["batch"] = _PRODUCTS
+    if config.operation.batch is Batch.STRIDED:
+        # Room for whatever leading dimension is tried, of a block as high and as narrow as can be.
+        apart = p.apart(_MOST_ASKED * max(m, n, k))
+        call |= {stride: getattr(apart, stride) for stride in strides(config)}
+    return call
 
 
 def answer(config: KernelConfig, call: Call) -> Status:
@@ -68,10 +90,11 @@ def answer(config: KernelConfig, call: Call) -> Status:
     given = {name.upper(): value for name, value in call.items() if name not in ADDRESSES}
     known = derive.values(config) | given | {f"{name.upper()}_ADDRESS": call[name] for name in pointers(config)}
     addresses = set(derive.ADDRESS_NAMES)
+    products = call.get("batch", 1)
     broken = [rule for rule in rules.broken(known) if rule.scope is Scope.LAUNCH]
     # Pointers are looked at last, and not at all where D has no element.
     for rule in sorted(broken, key=lambda rule: bool(rule.expr.names & addresses)):
-        if rule.status is not None and not (rule.expr.names & addresses and 0 in (call["M"], call["N"])):
+        if rule.status is not None and not (rule.expr.names & addresses and 0 in (call["M"], call["N"], products)):
             return rule.status
     return Status.OK
 
@@ -80,6 +103,7 @@ def least_steps(config: KernelConfig) -> dict[str, int]:
     """The least alignment that the launcher takes: of ``A`` … ``D`` in bytes, of ``lda`` … ``ldd`` in elements."""
     call = acceptable(config)
     names = [*pointers(config), *(f"ld{letter.lower()}" for letter in matrices(config))]
+    names += strides(config) if config.operation.batch is Batch.STRIDED else ()
     steps = [2**power for power in range(_MOST_ASKED.bit_length())]
     return {
         name: next(step for step in steps if answer(config, {**call, name: call[name] + step}) is Status.OK)
@@ -111,7 +135,27 @@ def spoilt_calls(config: KernelConfig) -> list[Spoilt]:
         # With residency=global it may not even be D with D's leading dimension.
         other = {matrix.upper(): call["D"], f"ld{matrix}": call[f"ld{matrix}"] + least[f"ld{matrix}"]}
         found.append(Spoilt(f"a {matrix.upper()} that is D with another ld{matrix}", Status.POINTER, other))
-    return found
+    return [*found, *_batches(config, call, least)]
+
+
+def _batches(config: KernelConfig, call: Call, least: Mapping[str, int]) -> Iterator[Spoilt]:
+    if not config.operation.batched:
+        return
+    yield Spoilt("a negative batch", Status.SIZE, {"batch": -1})
+    yield Spoilt("more products than a grid counts", Status.SIZE, {"batch": derive.MAX_BATCH + 1})
+    if config.operation.batch is not Batch.STRIDED:
+        return
+    for stride in strides(config):
+        yield Spoilt(f"a negative {stride}", Status.LEADING_DIMENSION, {stride: -call[stride]})
+        if least[stride] > 1:
+            between = call[stride] + least[stride] // 2
+            yield Spoilt(f"a {stride} between its steps", Status.LEADING_DIMENSION, {stride: between})
+    yield Spoilt("one D for all products", Status.LEADING_DIMENSION, {"stride_d": 0})
+    overlapping = {"stride_d": call["M"] * call["ldd"] - least["stride_d"]}
+    yield Spoilt("outputs that overlap", Status.LEADING_DIMENSION, overlapping)
+    if config.operation.scaled:
+        other = {"C": call["D"], "stride_c": call["stride_c"] + least["stride_c"]}
+        yield Spoilt("a C that is D with another stride_c", Status.POINTER, other)
 
 
 def _sizes(config: KernelConfig, call: Call) -> Iterator[Spoilt]:

@@ -69,6 +69,11 @@ def unnamed(sizes: Sequence[tuple[int, int, int]]) -> list[Shape]:
     return [Shape("", *size) for size in sizes]
 
 
+def counted(batches: Sequence[tuple[tuple[int, int, int], int]]) -> list[Shape]:
+    """Sizes that were typed, each with how many products there are of it."""
+    return [Shape("", *size, batch) for size, batch in batches]
+
+
 def plan(
     wanted: Sequence[Shape],
     kernels: Sequence[KernelConfig],
@@ -90,11 +95,11 @@ def plan(
     """
     plans = []
     for shape in wanted:
-        bench.demand_product(shape.size)
+        bench.demand_product(shape.size, shape.batch)
         held: dict[KernelConfig, str] = {}
         refused: list[Row] = []
         for kernel in kernels:
-            problem = Problem.packed(kernel.operation, *shape.size)
+            problem = Problem.packed(kernel.operation, *shape.size, batch=shape.batch)
             found = rules.check(kernel, arch, problem)
             if found and len(wanted) > 1:
                 words = "; ".join(f"{one.rule.id} {one.message}" for one in found)
@@ -103,7 +108,7 @@ def plan(
                 rules.demand(kernel, arch, problem)
                 held[kernel] = ""
         if operation is not None:
-            top = known.best(operation, arch, shape.size, chip)
+            top = known.best(operation, arch, shape.size, chip, shape.batch)
             held.setdefault(top.config, top.words)
         if not held:
             raise RequestError(
@@ -123,7 +128,8 @@ def measure(
     kinds: Collection[Kind] = bench.KINDS,
 ) -> Measured:
     """Measure one size; raises as :func:`wmmagen.bench.measure` does."""
-    table = bench.measure(list(one.kernels), arch, one.shape.size, place, protocol, ceilings=ceilings, kinds=kinds)
+    shape, kernels = one.shape, list(one.kernels)
+    table = bench.measure(kernels, arch, shape.size, place, protocol, ceilings=ceilings, kinds=kinds, batch=shape.batch)
     return Measured(one, table)
 
 

@@ -4,6 +4,8 @@
 sequences, and the weights of one projection as B. The extents are those of an 8-billion-parameter model with a hidden
 size of 4096, 32 heads, 8 heads of keys and values, and a feed-forward size of 14336.
 
+``batched`` are batches of small products: those of attention, head by head, and of small dense layers.
+
 Source: "The Llama 3 Herd of Models" (2024), table 3, key hyperparameters: 8B.
 """
 
@@ -49,6 +51,15 @@ LISTS: dict[str, tuple[Shape, ...]] = {
         Shape(f"{words}, {count} sequences", count, outputs, inputs)
         for words, outputs, inputs in _PROJECTIONS
         for count in _SEQUENCES
+    ),
+    "batched": (
+        Shape("heads of 64, short", 64, 64, 64, 1024),
+        Shape("scores of 128 tokens, heads of 64", 128, 128, 64, 512),
+        Shape("values of 128 tokens, heads of 64", 128, 64, 128, 512),
+        Shape("small layers", 128, 128, 128, 256),
+        Shape("larger layers", 256, 256, 256, 64),
+        Shape("values of 512 tokens, heads of 64", 512, 64, 512, 96),
+        Shape("scores of 1024 tokens, heads of 64", 1024, 1024, 64, 16),
     ),
 }
 

@@ -26,6 +26,8 @@ from wmmagen.space import Space
 from wmmagen.trial import Run, tflops
 
 if TYPE_CHECKING:
+    from wmmagen.accuracy import Accumulation, Computed, Errors, Storage
+    from wmmagen.accuracy import Report as Accuracy
     from wmmagen.bench import Baseline, Limit, Row, Table
     from wmmagen.ceilings import Figure as CeilingFigure
     from wmmagen.ceilings import Record as Ceilings
@@ -280,6 +282,74 @@ def sweep_result(result: Result, again: str) -> str:
 def _finals(table: Table, protocol: TimingProtocol) -> str:
     """The leaders of a sweep, measured again."""
     return bench(table, protocol, "The leaders again, [1] the fastest of the ranking above.")
+
+
+#: Columns of figures of errors, as :func:`_errors` fills them.
+_ERRORS = f"{'largest ulp':>12} {'mean ulp':>12} {'Frobenius':>12}"
+
+
+def accuracy(report: Accuracy, *, modelled: bool) -> str:
+    """What accumulators lose, and apart from it what types of D do; why what is missing is.
+
+    Args:
+        modelled: whether the sums are those of the executor.
+    """
+    lines = [
+        f"{'x'.join(map(str, report.size))}, normal-distributed inputs, errors against sums more precise than float64.",
+        *(["The executor rounds each instruction's sum once: a model; a card has its own arithmetic."] * modelled),
+        "",
+        "Accumulation: sums stored as they are, in ulp of the accumulator; norms are relative.",
+        f"{'':<28}{_ERRORS} {'of bound':>12}",
+    ]
+    for row in report.accumulation:
+        lines += _accumulated(row)
+    if report.storage:
+        lines += [
+            "",
+            "Storage: D of another type against those sums, in ulp of D, whatever they cost.",
+            f"{'':<28}{_ERRORS}",
+        ]
+        lines += map(_stored, report.storage)
+    if report.left_out:
+        lines += ["", "Left out:", *(f"  {sentence}" for sentence in report.left_out)]
+    return "\n".join([*lines, "", _within(report)])
+
+
+def _errors(errors: Errors | None) -> str:
+    if errors is None:
+        return " ".join([f"{'-':>12}"] * 3)
+    return " ".join(f"{figure:>12.4g}" for figure in (errors.largest_ulp, errors.mean_ulp, errors.frobenius))
+
+
+def _accumulated(row: Accumulation) -> list[str]:
+    what = f"{row.a} operands, {row.acc} sums"
+    lines = [what, _computed("kernel", row.kernel)]
+    if row.library is not None:
+        lines.append(_computed("cuBLASLt", row.library))
+    growth = f"({row.bound.factor:.4g} of the sums of |a||b|)"
+    lines.append(f"  {'bound':<26}{_errors(row.bounds)} {1:>12}  {growth}")
+    if row.library is None:
+        lines.append(f"  cuBLASLt: none: {row.reason}")
+    return lines
+
+
+def _computed(who: str, one: Computed) -> str:
+    wrong = f"  BEYOND ITS BOUND in {_count(one.broken, 'element')}" if one.broken else ""
+    finite = f", {one.not_finite} of them not finite" if one.not_finite else ""
+    return f"  {who:<26}{_errors(one.errors)} {one.share:>12.4g}{wrong}{finite}"
+
+
+def _stored(row: Storage) -> str:
+    what = f"{row.a} operands, {row.acc} as {row.d}"
+    wrong = f"  {_count(row.differing, 'element')} NOT THE SUM ROUNDED ONCE" if row.differing else ""
+    return f"{what:<28}{_errors(row.errors)}{wrong}"
+
+
+def _within(report: Accuracy) -> str:
+    if not report.right:
+        return "Not as it should be: see the lines in capitals."
+    stored = ", and every other D is its sums rounded once, bit for bit" if report.storage else ""
+    return f"All errors are within their bounds{stored}."
 
 
 def bench(table: Table, protocol: TimingProtocol, order: str = "Kernels are numbered as they were asked for.") -> str:

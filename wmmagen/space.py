@@ -253,7 +253,7 @@ class Space:
                 size = tuple(max(s // t * t for t in own) for s, own in zip(asked, tiles, strict=True))
             found.append((sum(abs(a - b) for a, b in zip(size, asked, strict=True)), size, shape))
         for _, (m, n, k), shape in sorted(found, key=lambda each: each[:2]):
-            problem = Problem.packed(self.operation, m, n, k)
+            problem = Problem.packed(self.operation, m, n, k, batch=self.problem.batch)
             fixed = {**self.fixed, "inst": shape}
             if 0 not in (m, n, k) and len(
                 Space(self.operation, self.arch, fixed, problem=problem, strict_isa=self.strict_isa)

@@ -6,17 +6,18 @@ Every step is a function of its own, so that a command can stop where it wants t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy.typing as npt
 
-from wmmagen import chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
+from wmmagen import batched, chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
-from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject
-from wmmagen.config import WIDEST_BITS, Feed, KernelConfig, Problem, Store
+from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject, Table, Wide
+from wmmagen.batched import BatchCase, Stack
+from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
@@ -27,10 +28,8 @@ from wmmagen.records import Estimated, Facts, Outcome, Record
 from wmmagen.reference import Inputs, Span, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
-from wmmagen.verdict import Error, Tiles, explain, judge
+from wmmagen.verdict import Error, Judged, Tiles, Wanted, explain, judge
 
-#: What a right D is, or where it must lie.
-Want = npt.NDArray[Any] | Span
 #: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
 TIME_LIMIT_S = 60.0
@@ -62,12 +61,21 @@ class Case:
     inputs: Inputs
     images: tuple[Image, ...]
     buffers: tuple[Bytes, ...]
-    want: Want | None
+    want: npt.NDArray[Any] | Span | None
     check: Freivalds | None
 
     @property
     def problem(self) -> Problem:
         return self.inputs.problem
+
+    def judged(self, returned: Sequence[Bytes], tiles: Tiles | None = None) -> Judged:
+        """The verdict on everything that a launch left; with ``tiles`` it says who owns the first wrong element."""
+        verdict = judge(self.inputs, self.images[-1], returned[-1], self.want, self.check)
+        words = touched(self, returned)
+        if not words and not verdict.exact:
+            words = explain(verdict, tiles) if tiles else str(verdict)
+        miss_bits = self.check.miss_bits if self.check else None
+        return Judged(not words, verdict.guaranteed, words, miss_bits, None if words else verdict.error)
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,7 @@ class Run:
         return {
             "problem": str(p),
             "leading_dimensions": [p.lda, p.ldb, *(getattr(p, f"ld{m}") for m in p.operation.epilogue.matrices), p.ldd],
+            "strides": _strides(p) if p.operation.batched else None,
             "alpha": p.alpha,
             "beta": p.beta,
             "scalars": {name: getattr(p, name) for name in p.operation.epilogue.scalars},
@@ -156,18 +165,50 @@ def tensor_instructions(binary: Binary) -> int:
     return len(re.findall(r"^\s*wmma\.mma\.", binary.ptx, re.MULTILINE))
 
 
-def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image]) -> Launch:
+def images_of(problem: Problem, shifts: Shifts = UNSHIFTED) -> tuple[Image | Stack, ...]:
+    """Where the matrices of ``problem`` lie, those of a batch included, in a kernel's order: D is last."""
+    return (
+        batched.stacks(problem, shifts=shifts) if problem.operation.batched else layout.images(problem, shifts=shifts)
+    )
+
+
+def _strides(problem: Problem) -> list[int]:
+    """The strides of a batch, in the order of the launcher's arguments."""
+    a, b, c, d = problem.strides
+    return [a, b, *([c] if problem.operation.scaled else []), d]
+
+
+def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Pointer | Table]:
+    """The kernel's first arguments: to each matrix, or to a table of pointers to those of each product.
+
+    The table of a matrix that must not be read is empty.
+    """
+    letters = (*layout.operand_names(problem.operation), "D")
+    for number, (letter, image) in enumerate(zip(letters, images, strict=True)):
+        if problem.operation.batch is Batch.POINTERS and isinstance(image, Stack):
+            read = letter == "D" or _is_read(problem, letter)
+            yield Table(len(images) + number, tuple(Pointer(number, start) for start in image.starts if read))
+        else:
+            yield Pointer(number, image.offset)
+
+
+def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image | Stack]) -> Launch:
     """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``."""
     known = derive.values(config, problem=problem)
-    pointers = (Pointer(number, image.offset) for number, image in enumerate(images))
     p, e = problem, problem.operation.epilogue
+    strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     return Launch(
         entry=entry,
-        grid=(known["BLOCKS"], 1, 1),
+        grid=(known["BLOCKS"], p.batch, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_BYTES"],
-        arguments=(*pointers, p.n, p.k, *leading, *(getattr(p, scalar) for scalar in e.scalars)),
+        arguments=(
+            *_pointers(p, images),
+            *(p.n, p.k, *leading),
+            *(getattr(p, scalar) for scalar in e.scalars),
+            *strides,
+        ),
     )
 
 
@@ -189,32 +230,66 @@ def exact_case(
 
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
+        ValueError: a batch; that is :func:`exact_batch`'s.
     """
-    return _placed(*_proved(problem, pattern, above), shifts)
+    if problem.operation.batched:
+        raise ValueError(f"{problem} is a batch, and no single product")
+    return _placed(_proved(problem, pattern, above), shifts)
+
+
+@lru_cache(maxsize=_CASES_KEPT)
+def exact_batch(
+    problem: Problem,
+    pattern: str = "auto",
+    shifts: Shifts = UNSHIFTED,
+    above: int | None = FREIVALDS_ABOVE,
+) -> BatchCase:
+    """As :func:`exact_case`, for every product of a batch; ``above`` counts the multiply-adds of one."""
+    inputs = batched.exact_inputs(problem, pattern=pattern)
+    stacks = batched.stacks(problem, shifts=shifts)
+    operands = ([one.a for one in inputs], [one.b for one in inputs], [one.c for one in inputs if one.c is not None])
+    buffers = [
+        stack.pack(values) if _is_read(problem, letter) else stack.unreadable(infinite=letter == "A")
+        for letter, stack, values in zip("ABC", stacks[:-1], operands, strict=False)
+    ]
+    return BatchCase(problem, tuple(_wanted(one, above) for one in inputs), stacks, (*buffers, stacks[-1].blank()))
+
+
+def checked_case(
+    problem: Problem,
+    pattern: str = "auto",
+    shifts: Shifts = UNSHIFTED,
+    above: int | None = FREIVALDS_ABOVE,
+) -> Case | BatchCase:
+    """:func:`exact_case`, or where ``problem`` is a batch, :func:`exact_batch`."""
+    return (exact_batch if problem.operation.batched else exact_case)(problem, pattern, shifts, above)
+
+
+def _is_read(problem: Problem, letter: str) -> bool:
+    return bool(problem.beta if letter == "C" else problem.alpha and problem.k)
 
 
 def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE) -> Case:
     """As :func:`exact_case`, for inputs that are there already."""
-    return _placed(inputs, *_answer(inputs, above), shifts)
+    return _placed(_wanted(inputs, above), shifts)
 
 
 @lru_cache(maxsize=_CASES_KEPT)
-def _proved(problem: Problem, pattern: str, above: int | None) -> tuple[Inputs, Want | None, Freivalds | None]:
+def _proved(problem: Problem, pattern: str, above: int | None) -> Wanted:
     """Exact inputs and what is right for them: the same wherever the matrices lie, and long to make of large ones."""
-    inputs = reference.exact_inputs(problem, pattern=pattern)
-    return (inputs, *_answer(inputs, above))
+    return _wanted(reference.exact_inputs(problem, pattern=pattern), above)
 
 
-def _answer(inputs: Inputs, above: int | None) -> tuple[Want | None, Freivalds | None]:
-    """The exact result, or where it must lie, or the check that stands for it."""
+def _wanted(inputs: Inputs, above: int | None) -> Wanted:
+    """The exact result, or the check that stands for it."""
     p = inputs.problem
     check = freivalds.prepare(inputs) if above is not None and p.m * p.n * p.k > above else None
-    return (reference.expected(inputs) if check is None else None), check
+    return Wanted(inputs, reference.expected(inputs) if check is None else None, check)
 
 
-def _placed(inputs: Inputs, want: Want | None, check: Freivalds | None, shifts: Shifts) -> Case:
-    images = layout.images(inputs.problem, shifts=shifts)
-    return Case(inputs, images, _hostile_buffers(inputs, images), want, check)
+def _placed(wanted: Wanted, shifts: Shifts) -> Case:
+    images = layout.images(wanted.inputs.problem, shifts=shifts)
+    return Case(wanted.inputs, images, _hostile_buffers(wanted.inputs, images), wanted.want, wanted.check)
 
 
 def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ...]:
@@ -232,12 +307,25 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ..
 @lru_cache(maxsize=2)
 def _timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them, and a blank D."""
+    if problem.operation.batched:
+        return exact_batch(problem).buffers if data == "integers" else normal_buffers(problem)
     images = layout.images(problem)
     if data == "integers":
         return _hostile_buffers(reference.exact_inputs(problem), images)
     *operands, d = images
     values = reference.normal_inputs(problem)
     return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
+
+
+def normal_buffers(problem: Problem, of: Problem | None = None) -> tuple[Bytes, ...]:
+    """Normal A, B and C of every product of a batch, and a blank D.
+
+    Args:
+        of: whose values they are; the same batch in other types.
+    """
+    *operands, d = batched.stacks(problem)
+    values = zip(*batched.normal_inputs(of or problem), strict=True)
+    return (*(stack.pack(list(matrices)) for stack, matrices in zip(operands, values, strict=True)), d.blank())
 
 
 def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
@@ -252,7 +340,8 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     # No slice at all: D is the sum of nothing, and every element of it has to be written.
     nothing = replace(problems[0], k=0)
     # Beside it stands C, as it is in the problem that has both factors.
-    return (*problems, replace(nothing, alpha=2.0, beta=-3.0) if config.operation.scaled else nothing)
+    singles = (*problems, replace(nothing, alpha=2.0, beta=-3.0) if config.operation.scaled else nothing)
+    return batched.hostile(singles) if config.operation.batched else singles
 
 
 def _units(config: KernelConfig) -> Units:
@@ -295,21 +384,27 @@ def check_run(
         IllegalConfig: ``config`` does not take ``problem``.
     """
     rules.demand(config, binary.arch, problem)
-    case = exact_case(problem, pattern, pointer_shifts(config), above)
+    case = checked_case(problem, pattern, pointer_shifts(config), above)
     launch = launch_of(binary.entry, config, problem, case.images)
-    if launch.grid[0]:
+    if all(launch.grid):
         try:
-            returned = backend.run(binary, launch, case.buffers, limit_s=_limit(RUN_LIMIT_S, case.buffers))
+            returned = run_once(Subject(binary, launch, case.buffers), backend)
         except HazardFault as fault:
             return Run(problem, False, False, pattern, fault.message, findings=fault.findings)
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
-    verdict = judge(case.inputs, case.images[-1], returned[-1], case.want, case.check)
-    overwritten = touched(case, returned)
-    words = overwritten or ("" if verdict.exact else explain(verdict, _tiles(config)))
-    miss_bits = case.check.miss_bits if case.check else None
-    right = verdict.exact and not overwritten
-    return Run(problem, right, verdict.guaranteed, pattern, words, miss_bits, error=verdict.error)
+    judged = case.judged(returned, _tiles(config))
+    return Run(problem, judged.exact, judged.guaranteed, pattern, judged.words, judged.miss_bits, error=judged.error)
+
+
+def run_once(subject: Subject, backend: Backend) -> list[Bytes]:
+    """The buffers of a launch as it left them; it has as long as a checked run has.
+
+    Raises:
+        Fault: the launch failed, hung or crashed.
+    """
+    limit_s = _limit(RUN_LIMIT_S, subject.buffers)
+    return backend.run(subject.binary, subject.launch, subject.buffers, limit_s=limit_s)
 
 
 def validate(
@@ -346,7 +441,7 @@ def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Dat
     Raises:
         ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
-    launch = launch_of(binary.entry, config, problem, layout.images(problem))
+    launch = launch_of(binary.entry, config, problem, images_of(problem))
     return Subject(binary, launch, _timed_buffers(problem, data))
 
 
@@ -414,14 +509,17 @@ def demand_possible(problem: Problem, measured: Timing, device: str) -> None:
 
 def operations_of(problem: Problem) -> float:
     """Operations of ``problem``; a multiply-add is two."""
-    return 2.0 * problem.m * problem.n * problem.k
+    return 2.0 * problem.batch * problem.m * problem.n * problem.k
 
 
 def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
-    operands = (p.m * p.k + p.k * p.n) * o.a.bits if p.alpha else 0
-    return (operands + p.m * p.n * o.d.bits + p.added_bits) / 8
+    # A matrix that all products share has to be read once.
+    a, b = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b))
+    added = p.batch if p.stride_c or not p.operation.batched else min(p.batch, 1)
+    operands = (a * p.m * p.k + b * p.k * p.n) * o.a.bits if p.alpha else 0
+    return (operands + p.batch * p.m * p.n * o.d.bits + added * p.added_bits) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:

@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wmmagen import __version__, choose, seeds
 from wmmagen.arch import Arch
-from wmmagen.config import KernelConfig, Operation, operation_values, parse, spell
+from wmmagen.config import NEUTRAL, KernelConfig, Operation, operation_values, parse, spell
 from wmmagen.config import name as name_of
 from wmmagen.errors import ConfigError, Fault, OutOfTime, StudyError
 from wmmagen.records import Outcome, Record
@@ -204,7 +204,10 @@ def open_study(
         StudyError: no such name or storage can be, or the study there is about something else.
     """
     check_name(name)
-    about = About(arch.name, _pairs(operation_values(operation)), problem, _pairs(fixed or {}))
+    values = operation_values(operation)
+    # What is not there is not said, so that studies of before it could be there go on.
+    pairs = {key: value for key, value in values.items() if key not in NEUTRAL or value != NEUTRAL[key]}
+    about = About(arch.name, _pairs(pairs), problem, _pairs(fixed or {}))
     url, path = _locate(storage if storage is not None else FOLDER / f"{name}{SUFFIX}")
     if path is not None and not os.path.exists(path):
         _begin(path, name, about)

@@ -55,6 +55,40 @@ class Tiles:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What a right D is.
+
+    Attributes:
+        inputs: what the kernel is given.
+        want: the exact result, or where it must lie; None where ``check`` stands for it.
+        check: Freivalds' check of D.
+    """
+
+    inputs: Inputs
+    want: Array | Span | None
+    check: Freivalds | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict on everything that a launch left, in words.
+
+    Attributes:
+        exact: every output is the exact one, and nothing else was touched.
+        guaranteed: the bound of the inputs proves that every right kernel gives these bits.
+        words: what is wrong; empty where exact.
+        miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
+        error: of a right result of an epilogue with functions; None of all others.
+    """
+
+    exact: bool
+    guaranteed: bool
+    words: str
+    miss_bits: int | None = None
+    error: Error | None = None
+
+
 @dataclass(frozen=True)
 class Mismatch:
     """The first wrong element, in the order of rows.

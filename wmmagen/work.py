@@ -118,7 +118,7 @@ class _Block:
             multiply_adds=products * self.INST_M * self.INST_N * self.INST_K,
             tensor_instructions=products,
         )
-        once = self._stored()
+        once = self._stored() + self._pointers()
         if self._known["feed_shared"]:
             each += self._copies("A") + self._copies("B") + self._barriers()
             once += self._prologue()
@@ -128,6 +128,13 @@ class _Block:
             there_and_back = self._sums(stores=True) + self._sums(stores=False)
             each, once = each + there_and_back, once - there_and_back
         return Work(once, each)
+
+    def _pointers(self) -> Load:
+        """Where arrays name the matrices of a batch, every warp loads the pointer to each of its own."""
+        if not self._known["batch_pointers"]:
+            return Load()
+        loads: int = self.WARPS_M * self.WARPS_N * (4 if self._known["epilogue_linear"] else 3)
+        return Load(global_load_requests=loads, global_load_sectors=loads)
 
     def _fragments(self) -> Load:
         """The operands of one step of K, of all warps."""

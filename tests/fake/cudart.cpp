@@ -62,15 +62,24 @@ struct Call {
   float scalars[3];
 };
 
-Call read(const cudaLaunchConfig_t& launch, void** a) {
+// The matrix of a product: of an array of pointers, or the one that there is.
+template <class T>
+T matrix(void** a, int number, int product) {
+  if (!POINTERS) return argument<T>(a, number);
+  T const* table = argument<T const*>(a, number);
+  return table == nullptr ? nullptr : table[product];
+}
+
+Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
   int next = 0;
   Call c = {};
-  c.A = argument<const __half*>(a, next++);
-  c.B = argument<const __half*>(a, next++);
-  if (SCALED) c.C = argument<const OUTPUT*>(a, next++);
+  const int of_b = does("first_b") ? 0 : product;
+  c.A = matrix<const __half*>(a, next++, product);
+  c.B = matrix<const __half*>(a, next++, of_b);
+  if (SCALED) c.C = matrix<const OUTPUT*>(a, next++, product);
   for (int i = 0; i < VECTORS; ++i)
     c.vectors[i] = argument<const OUTPUT*>(a, next++);
-  c.D = argument<OUTPUT*>(a, next++);
+  c.D = matrix<OUTPUT*>(a, next++, product);
   for (int* field : {&c.N, &c.K, &c.lda, &c.ldb})
     *field = argument<int>(a, next++);
   if (SCALED) c.ldc = argument<int>(a, next++);
@@ -79,6 +88,12 @@ Call read(const cudaLaunchConfig_t& launch, void** a) {
   c.beta = SCALED ? argument<float>(a, next++) : 0.0f;
   for (int i = 0; i < SCALARS; ++i)
     c.scalars[i] = argument<float>(a, next++);
+  if (STRIDED) {
+    c.A += product * argument<long long>(a, next++);
+    c.B += of_b * argument<long long>(a, next++);
+    if (SCALED) c.C += product * argument<long long>(a, next++);
+    c.D += product * argument<long long>(a, next++);
+  }
   c.M = static_cast<int>(launch.gridDim.x) / (c.N / BLOCK_N) * BLOCK_M;
   return c;
 }
@@ -208,7 +223,12 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* launch,
     ++fake.strangers;
   // A caller that only counts launches gives an address of nothing.
   if (argument<std::size_t>(arguments, 0) > 65536 && !does("nothing"))
-    compute(read(*launch, arguments));
+    for (unsigned product = 0; product < launch->gridDim.y; ++product) {
+      if (does("last_product_dropped") && product > 0 &&
+          product + 1 == launch->gridDim.y)
+        continue;
+      compute(read(*launch, arguments, static_cast<int>(product)));
+    }
   return cudaSuccess;
 }
 
@@ -222,6 +242,11 @@ cudaError_t cudaFree(void* memory) {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size,
                             cudaMemcpyKind, cudaStream_t) {
+  std::memcpy(to, from, size);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size,
+                       cudaMemcpyKind) {
   std::memcpy(to, from, size);
   return cudaSuccess;
 }

@@ -214,6 +214,7 @@ def test_validate_where_nothing_may_run_it_lacks_a_piece(ask: Callable[..., Answ
         (["validate", ""], "none", "one of: auto gpu cpu"),
         (["validate", ""], "tpu", "one of: auto gpu cpu"),
         (["mutants"], "none", "one of: auto gpu cpu"),
+        (["accuracy"], "none", "one of: auto gpu cpu"),
         (["bench", ""], "none", "one of: auto gpu"),
         (["bench", ""], "cpu", "one of: auto gpu"),
     ],

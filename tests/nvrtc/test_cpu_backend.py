@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from wmmagen import nvrtc, trial
+from wmmagen import cli, nvrtc, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Launch, Pointer, pick
 from wmmagen.backends.cpu import PATIENCE, CpuBackend
@@ -54,6 +56,21 @@ def test_findings_are_in_the_verdict_even_where_values_are_right(binary: Binary)
     assert (first["code"], first["rule"]) == ("race", "")
     assert "wmma::load_matrix_sync(" in broken.split("\n")[first["source_line"] - 1]
     assert set(first) >= {"message", "ptx_line", "source_line", "block", "warp", "lane", "address", "advice", "count"}
+
+
+def test_accuracy_is_measured_without_a_card(compiled_once: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["accuracy", "--arch", "sm_90", "--backend", "cpu", "--fix", "warps=1x1,frags=1x1,copy=ld,stages=1"]
+    assert cli.run([*command, "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    single, half = (row["kernel"] for row in document["accumulation"] if row["a"] == "f16")
+    assert (document["device"], document["problem"]) == ("CPU executor", "16x16x256")
+    # One rounding for each of 16 instructions: of half that is 2^13 times as much.
+    assert 2**12 < half["frobenius"] / single["frobenius"] < 2**14
+    assert {(row["acc"], row["d"], row["differing"]) for row in document["storage"] if row["a"] == "f16"} >= {
+        ("f32", "f16", 0), ("f16", "f32", 0),
+    }  # fmt: skip
+    assert cli.run(command) == 0
+    assert "a model; a card has its own arithmetic" in capfd.readouterr().out
 
 
 def test_the_strict_reading_is_checked_on_what_runs() -> None:

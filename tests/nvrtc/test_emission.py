@@ -12,7 +12,7 @@ import pytest
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, selftest
 from wmmagen.arch import ARCHS
-from wmmagen.config import KernelConfig
+from wmmagen.config import Batch, KernelConfig
 from wmmagen.defaults import demand, read_config
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
@@ -48,6 +48,8 @@ def facts(config: KernelConfig) -> str:
         "BLOCK_M": known["BLOCK_M"],
         "BLOCK_N": known["BLOCK_N"],
         "SCALED": int(o.scaled),
+        "STRIDED": int(o.batch is Batch.STRIDED),
+        "POINTERS": int(o.batch is Batch.POINTERS),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
         "OUTPUT": o.d.storage,

@@ -35,6 +35,7 @@ RIGHT: dict[str, list[str]] = {
     "validate": ["validate", SMALL, "--arch", "sm_75", "--problem", "32"],
     "space": ["space", "--arch", "sm_75", "--fix", "inst=16x16x16,warps=2x2,frags=2x4", "--list", "2"],
     "mutants": ["mutants", "--only", "fill-barrier", "--arch", "sm_75"],
+    "accuracy": ["accuracy", "--arch", "sm_75", "--problem", "64", "--fix", f"{SMALL},acc=f16"],
     "bench": ["bench", SMALL, "--arch", "sm_75", "--problem", "64"],
     "ladder": ["ladder", "--arch", "sm_75", "--problem", "64", "--only", "global feed", "--only", "cp.async"],
     "ceiling": ["ceiling", "--arch", "sm_75", "--only", "register", "--data", "normal"],

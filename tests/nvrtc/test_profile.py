@@ -57,6 +57,8 @@ KINDS = (
     ("sm_75", "feed=global,acc=f16,d=f16,store=staged,warps=1x1,frags=1x2,layout=rc"),
     ("sm_75", "copy=ld,stages=2,align_a=2,align_b=4,align_d=1,warps=2x2,frags=2x2,k_steps=2"),
     ("sm_75", "copy=ld,stages=1,align_a=2,align_b=4,align_d=1,layout=cr,warps=1x2,frags=2x2"),
+    ("sm_80", "batch=strided,copy=cpasync,stages=3,warps=2x1,frags=2x2,k_steps=2"),
+    ("sm_80", "batch=pointers,epilogue=linear,copy=cpasync,stages=3,warps=2x1,frags=2x2,k_steps=2"),
 )
 
 

@@ -19,6 +19,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "formula": (("errors",), ()),
     "epilogue": (("formula", "errors"), ()),
     "config": (("epilogue", "dtypes", "errors"), ()),
+    "batched": (("reference", "verdict", "layout", "config", "errors"), ()),
     "derive": (("expr", "config", "epilogue", "arch", "instructions", "dtypes"), ()),
     "rules": (("expr", "derive", "config", "epilogue", "arch", "instructions", "dtypes", "errors"), ()),
     "coverage": (("config", "errors"), ()),
@@ -63,7 +64,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "backends.cublas": (("backends", "backends.product", "backends.card", "errors"), ("cuda", "nvmath")),
+    "backends.cublas": (("backends", "backends.product", "backends.card", "dtypes", "errors"), ("cuda", "nvmath")),
     "backends.card": (("backends", "backends.sensor", "errors", "timing"), ("cuda",)),
     "backends.sensor": (("timing",), ("cuda",)),
     "backends.gpu": (
@@ -176,7 +177,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trial": (
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
-            "backends", "chips", "estimate",
+            "batched", "backends", "chips", "estimate",
             "records", "timing", "config", "arch", "errors",
         ),
         (),
@@ -191,8 +192,17 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "denominators": (
         (
-            "trial", "layout", "reference", "verdict", "backends", "backends.product", "timing", "config", "dtypes",
+            "trial", "batched", "layout", "reference", "backends", "backends.product", "timing", "config", "dtypes",
             "epilogue", "errors",
+        ),
+        (),
+    ),
+    "precise": (("layout",), ()),
+    "accuracy": (
+        (
+            "precise", "trial", "denominators", "defaults", "rules", "coverage", "derive", "reference", "layout",
+            "backends.pick", "backends.product", "foundry", "instructions", "config",
+            "epilogue", "dtypes", "arch", "errors",
         ),
         (),
     ),
@@ -212,7 +222,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "profile": (("trial", "work", "layout", "derive", "executor", "backends.cpu", "nvrtc", "config"), ()),
+    "profile": (("trial", "work", "derive", "executor", "backends.cpu", "nvrtc", "config"), ()),
     "inspection": (
         ("profile", "trial", "lint", "rules", "derive", "executor.counts", "config", "arch", "errors"),
         (),
@@ -256,7 +266,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "picture": (("ladder", "records"), ()),
     "show": (
         (
-            "ladder", "series",
+            "ladder", "series", "accuracy",
             "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
             "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
@@ -265,7 +275,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cli": (
         (
             "ceiling", "ceilings", "inspection", "estimate", "chips", "profile", "series", "ladder", "picture", "known",
-            "denominators",
+            "denominators", "accuracy",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
             "arch", "errors",

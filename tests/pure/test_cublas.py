@@ -212,6 +212,7 @@ def test_the_names_are_those_of_the_real_bindings() -> None:
         (fake_cublas.DescAttribute, lt.MatmulDescAttribute),
         (fake_cublas.PreferenceAttribute, lt.MatmulPreferenceAttribute),
         (fake_cublas.ConfigAttribute, lt.MatmulAlgoConfigAttribute),
+        (fake_cublas.LayoutAttribute, lt.MatrixLayoutAttribute),
     ):
         assert {member.name: int(member) for member in fake} == {name: int(real[name]) for name in fake.__members__}
     assert lt.matmul_heuristic_result_dtype == fake_cublas.RESULT

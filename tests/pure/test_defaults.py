@@ -35,6 +35,7 @@ OPEN: dict[str, list[str]] = {
     "align_a": ["1", "2", "4", "8"],
     "align_b": ["1", "2", "4", "8"],
     "align_d": ["1", "2", "4"],
+    "batch": ["none", "strided", "pointers"],
     "arrange_a": ["rows", "tiles"],
     "arrange_b": ["rows", "tiles"],
     "fragment_buffers": ["1", "2"],

@@ -10,7 +10,7 @@ from cases_legality import config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wmmagen import epilogue, formula
+from wmmagen import coverage, epilogue, formula
 from wmmagen.config import MAX_NAME, Operation, Problem, name, parse, read_pairs
 from wmmagen.dtypes import F16, F32
 from wmmagen.epilogue import EXPR, STEPS, USER_NAMES, Epilogue, Step
@@ -189,3 +189,9 @@ def test_what_a_chain_reads() -> None:
     assert not epilogue.read("relu+clamp+silu").positional
     assert not epilogue.read("expr(acc*0.1)").exact and epilogue.read("expr(acc*0.375)").exact
     assert not epilogue.read("expr(acc/3)").exact and epilogue.read("expr(acc/4)").exact
+
+
+def test_a_chain_of_a_batch_is_known_and_not_made() -> None:
+    chain = "epilogue=relu,batch=strided"
+    assert "not generated yet for batches" in coverage.missing(config(chain))[0]
+    assert coverage.missing(config("epilogue=linear,batch=strided")) == []

@@ -58,6 +58,10 @@ MORE_STRUCTURES = (
     "copy=ld,stages=2,residency=global,epilogue=linear+relu+residual+silu",
     f"{GLOBAL},acc=f16,d=f16,epilogue=relu+clamp",
     "copy=ld,stages=1,d=f16,c=f32,store=staged,epilogue=linear",
+    "copy=ld,stages=1,batch=strided,epilogue=linear",
+    f"{GLOBAL},batch=strided",
+    "copy=ld,stages=1,batch=pointers,epilogue=linear",
+    "copy=cpasync,stages=2,batch=pointers",
 )
 FILES = [
     *((pairs, sm, strict) for pairs in STRUCTURES for sm in (75, 120) for strict in (False, True)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,9 @@ _SAME = {"C_ADDRESS": 4096, "D_ADDRESS": 4096, "BETA": 1}
 _R_IS_D = {"R_ADDRESS": 4096, "D_ADDRESS": 4096}
 #: What a call without factors and with C anywhere is.
 _PLAIN = {"ALPHA": 1, "BETA": 0, "C_ADDRESS": 8192}
+#: A batch of 3 products of 128x128.
+_THREE = {"M": 128, "N": 128, "LDD": 128, "BATCH": 3}
+STRIDED, POINTERS = "batch=strided", "batch=pointers"
 LAUNCHES: dict[str, Call | Addresses] = {
     "N800": Addresses({"M": -128, "N": 0, "K": 0}, {"M": 0, "N": 0, "K": 0}),
     "N801": Call((64, 128, 32, 32, 128, 128), (256, 128, 32, 32, 128, 128)),
@@ -198,6 +201,23 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P393": Addresses({"BIAS_COL_ADDRESS": 0}, {"BIAS_COL_ADDRESS": 512}, "epilogue=biascol,store=staged"),
     "P394": Addresses({"SCALE_ROW_ADDRESS": 0}, {"SCALE_ROW_ADDRESS": 512}, "epilogue=scalerow,store=staged"),
     "P395": Addresses({"SCALE_COL_ADDRESS": 0}, {"SCALE_COL_ADDRESS": 512}, "epilogue=scalecol,store=staged"),
+    "N811": Addresses({"BATCH": 65536}, {"BATCH": 65535}, POINTERS),
+    "L251": Addresses({"BATCH": 2, "STRIDE_A": 4}, {"BATCH": 2, "STRIDE_A": 8}, STRIDED),
+    "L252": Addresses({"BATCH": 2, "STRIDE_B": 8}, {"BATCH": 2, "STRIDE_B": 16}, f"{STRIDED},{GLOBAL}"),
+    "L253": Addresses({"BATCH": 2, "STRIDE_D": 4}, {"BATCH": 2, "STRIDE_D": 8}, STRIDED),
+    "L254": Addresses(
+        {"BATCH": 2, "STRIDE_C": -8, "BETA": 1}, {"BATCH": 2, "STRIDE_C": -8, "BETA": 0}, f"{STRIDED},{LINEAR}"
+    ),
+    "L261": Addresses({**_THREE, "STRIDE_D": 128 * 128 - 8}, {**_THREE, "STRIDE_D": 128 * 128}, STRIDED),
+    "P329": Addresses(
+        {**_SAME, "BATCH": 2, "STRIDE_C": 0, "STRIDE_D": 256},
+        {**_SAME, "BATCH": 1, "STRIDE_C": 0, "STRIDE_D": 256},
+        f"{STRIDED},{LINEAR}",
+    ),
+    "P341": Addresses({"A_ADDRESS": 4096 + 4}, {"A_ADDRESS": 4096 + 8}, POINTERS),
+    "P342": Addresses({"B_ADDRESS": 4096 + 4}, {"B_ADDRESS": 4096 + 8}, POINTERS),
+    "P343": Addresses({"D_ADDRESS": 4096 + 4}, {"D_ADDRESS": 4096 + 8}, POINTERS),
+    "P344": Addresses({"C_ADDRESS": 4, "BETA": 1}, {"C_ADDRESS": 4, "BETA": 0}, f"{POINTERS},{LINEAR}"),
 }
 
 
@@ -257,6 +277,34 @@ def test_the_grid_is_counted_without_overflow() -> None:
     size = MAX_SIZE // 128 * 128
     problem = Problem(BASE.operation, size, size, 0, 8, size, size)
     assert [v.rule.id for v in rules.check(BASE, SM80, problem)] == ["N804"]
+
+
+@pytest.mark.parametrize(
+    ("stride", "ldd", "apart"),
+    [
+        (0, 128, False),
+        (64 * 128, 128, False),
+        (127 * 256 + 128, 256, True),  # from the last row's end on
+        (127 * 256 + 120, 256, False),
+        (128, 384, True),  # side by side
+        (128, 376, False),
+        (136, 400, True),  # the last of them ends with the row
+        (120, 384, False),
+    ],
+)
+def test_the_outputs_of_a_batch_do_not_overlap(stride: int, ldd: int, apart: bool) -> None:
+    kernel = config(STRIDED)
+    packed = Problem.packed(kernel.operation, 128, 128, 32, batch=3)
+    broken = rules.check(kernel, SM80, replace(packed, stride_d=stride, ldd=ldd))
+    assert [v.rule.id for v in broken] == ([] if apart else ["L261"])
+    places = np.add.outer(np.arange(3) * stride, np.add.outer(np.arange(128) * ldd, np.arange(128)))
+    assert apart is (len(np.unique(places)) == places.size)
+
+
+def test_a_batch_of_one_or_none_has_any_stride() -> None:
+    kernel = config(STRIDED)
+    for batch in (0, 1):
+        assert rules.check(kernel, SM80, replace(Problem.packed(kernel.operation, 128, 128, 32), batch=batch)) == []
 
 
 def test_an_empty_call_is_legal() -> None:

@@ -24,7 +24,7 @@ from wmmagen import derive, job, rules, seeds
 from wmmagen import dtypes as t
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.choose import choose
-from wmmagen.config import KernelConfig, Operation, Problem, name, parse, read_pairs
+from wmmagen.config import Batch, KernelConfig, Operation, Problem, name, parse, read_pairs
 from wmmagen.defaults import operation_of
 from wmmagen.errors import LaunchFault, MissingPiece, OutOfTime, RequestError, StudyError
 from wmmagen.records import Estimated, Outcome, Record
@@ -139,6 +139,11 @@ def test_a_study_says_what_it_is_about(tmp_path: Path) -> None:
     assert found == made.about
     assert (found.arch, found.problem, found.fixed) == ("sm_75", SIZE, "warps=2x2,feed=shared")
     assert found.operation.startswith("a=f16,acc=f16") and found.version == wmmagen.__version__
+    # A study of before there were batches says the same of what has none.
+    assert "batch" not in found.operation
+    many = replace(F16, batch=Batch.STRIDED)
+    other = open_study("m", tmp_path / "m.db", arch=ARCHS[75], operation=many, problem=SIZE)
+    assert "batch=strided" in other.about.operation
 
 
 @pytest.mark.parametrize(

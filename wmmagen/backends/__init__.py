@@ -19,6 +19,8 @@ from wmmagen.nvrtc import Binary
 from wmmagen.timing import Comparison, Timing, TimingProtocol
 
 Bytes = npt.NDArray[np.uint8]
+#: Of a pointer in memory.
+POINTER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,24 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A kernel argument: the address of buffer number ``buffer``, which holds the addresses of ``pointers`` by then.
+
+    The buffer is one of a launch behind those that it is given: see :meth:`Launch.tables`.
+    """
+
+    buffer: int
+    pointers: tuple[Pointer, ...]
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A kernel argument: a number in 64 bits."""
+
+    value: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch.
 
@@ -38,14 +58,20 @@ class Launch:
         grid: blocks in x, y, z.
         block: threads in x, y, z.
         shared_bytes: dynamic shared memory per block.
-        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``.
+        arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``, a
+            :class:`Wide` as a C ``long long``.
     """
 
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    arguments: tuple[Pointer | int | float, ...]
+    arguments: tuple[Pointer | Table | Wide | int | float, ...]
+
+    def tables(self) -> tuple[Bytes, ...]:
+        """The buffers of its tables, in the order of their numbers, without an address in them yet."""
+        found = sorted((a for a in self.arguments if isinstance(a, Table)), key=lambda table: table.buffer)
+        return tuple(np.zeros(POINTER_BYTES * len(table.pointers), np.uint8) for table in found)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from cuda.core import launch as enqueue
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.graph import Graph
 
-from wmmagen.backends import Bytes, Launch, Pointer, sensor
+from wmmagen.backends import POINTER_BYTES, Bytes, Launch, Pointer, Table, Wide, sensor
 from wmmagen.errors import LaunchFault
 from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, compare, rotation
 
@@ -30,8 +30,8 @@ from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, co
 ALIGNMENT = 256
 _LOADED_MODULES = 8
 _INT32 = range(-(2**31), 2**31)
+_INT64 = range(-(2**63), 2**63)
 _DIMENSION = range(1, 2**31)
-_POINTER_BYTES = 8
 _NUMBER_BYTES = 4
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
@@ -39,7 +39,7 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MEMORY_SHARE = 0.8
 _WARM = Rotation(1, True)
 
-_Argument = int | np.int32 | np.float32
+_Argument = int | np.int32 | np.int64 | np.float32
 #: Where the buffers of a launch lie, in their order.
 Addresses = Sequence[int]
 
@@ -167,9 +167,20 @@ class Card:
         kernel = self._kernel(cubin, launch.entry)
         _check_signature(kernel, launch)
         self._allow_shared(kernel, launch.shared_bytes)
+        self._fill_tables(launch, addresses)
         arguments = [_argument(addresses, number, value) for number, value in enumerate(launch.arguments)]
         config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_bytes)
         return _Prepared(kernel, config, arguments)
+
+    def _fill_tables(self, launch: Launch, addresses: Addresses) -> None:
+        """Write the addresses that the launch's tables hold, each into its buffer."""
+        for number, table in enumerate(launch.arguments):
+            if isinstance(table, Table) and table.pointers:
+                target = _address(addresses, number, table.buffer)
+                held = np.array([_address(addresses, number, p.buffer) + p.offset for p in table.pointers], np.uint64)
+                call(driver.cuMemcpyHtoDAsync, target, held.ctypes.data, held.nbytes, self._stream.handle)
+                # The array goes when this ends.
+                self._stream.sync()
 
     def _kernel(self, cubin: bytes, entry: str) -> Kernel:
         key = hashlib.sha256(cubin).digest()
@@ -236,17 +247,28 @@ class _Memory:
         return results
 
 
-def _argument(addresses: Addresses, number: int, value: Pointer | int | float) -> _Argument:
+def _argument(addresses: Addresses, number: int, value: Pointer | Table | Wide | int | float) -> _Argument:
     """The argument in the type by which cuda.core tells its width: a Python int is taken for an address."""
     if isinstance(value, float):
         return np.float32(value)
-    if not isinstance(value, Pointer):
-        return np.int32(value)
-    if not 0 <= value.buffer < len(addresses):
-        raise LaunchFault(
-            f"argument {number} points into buffer {value.buffer}, but there are {len(addresses)} buffers"
-        )
-    return addresses[value.buffer] + value.offset
+    if isinstance(value, Wide):
+        return np.int64(value.value)
+    if isinstance(value, Table):
+        return _address(addresses, number, value.buffer)
+    if isinstance(value, Pointer):
+        return _address(addresses, number, value.buffer) + value.offset
+    return np.int32(value)
+
+
+def _address(addresses: Addresses, number: int, buffer: int) -> int:
+    """Where a buffer lies that argument ``number`` names.
+
+    Raises:
+        LaunchFault: there is none.
+    """
+    if not 0 <= buffer < len(addresses):
+        raise LaunchFault(f"argument {number} points into buffer {buffer}, but there are {len(addresses)} buffers")
+    return addresses[buffer]
 
 
 def _check_numbers(launch: Launch) -> None:
@@ -259,6 +281,8 @@ def _check_numbers(launch: Launch) -> None:
     for number, value in enumerate(launch.arguments):
         if isinstance(value, int) and value not in _INT32:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit int")
+        if isinstance(value, Wide) and value.value not in _INT64:
+            raise LaunchFault(f"argument {number} = {value.value} does not fit a 64-bit int")
         if isinstance(value, float) and math.isfinite(value) and abs(value) > _FLOAT_MAX:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit float")
 
@@ -270,7 +294,9 @@ def _check_signature(kernel: Kernel, launch: Launch) -> None:
     except NotImplementedError:
         # Drivers before 12.4 do not tell.
         return
-    given = [_POINTER_BYTES if isinstance(value, Pointer) else _NUMBER_BYTES for value in launch.arguments]
+    given = [
+        POINTER_BYTES if isinstance(value, Pointer | Table | Wide) else _NUMBER_BYTES for value in launch.arguments
+    ]
     if given != expected:
         raise LaunchFault(f"the kernel takes arguments of {expected} bytes, and the launch gives {given}")
 

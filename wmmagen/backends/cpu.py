@@ -5,12 +5,13 @@ It runs in the caller's process: it is Python and cannot crash it, and a kernel 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from wmmagen import executor
 from wmmagen.arch import Arch
-from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.backends import Bytes, Launch, Pointer, Table, Wide
 from wmmagen.errors import CrashFault, HazardFault, PtxError, RequestError
 from wmmagen.nvrtc import Binary
 from wmmagen.timing import Comparison, Timing, TimingProtocol
@@ -35,15 +36,14 @@ def execute(
         HazardFault: it did what no kernel may do, whatever its values.
         LaunchFault, PtxError, TimeoutFault: as :func:`wmmagen.executor.launch`.
     """
-    arguments = [executor.Pointer(a.buffer, a.offset) if isinstance(a, Pointer) else a for a in launch.arguments]
     result = executor.launch(
         binary.ptx,
         launch.entry,
         launch.grid,
         launch.block,
-        arguments,
+        [_argument(value) for value in launch.arguments],
         launch.shared_bytes,
-        buffers=buffers,
+        buffers=[*buffers, *launch.tables()],
         seed=seed,
         budget=budget,
         strict_isa=strict_isa,
@@ -52,7 +52,15 @@ def execute(
     if result.findings:
         words = "; ".join(str(finding) for finding in result.findings)
         raise HazardFault(words, [finding.as_json() for finding in result.findings])
-    return result
+    return dataclasses.replace(result, outputs=result.outputs[: len(buffers)])
+
+
+def _argument(value: Pointer | Table | Wide | int | float) -> executor.Argument:
+    if isinstance(value, Pointer):
+        return executor.Pointer(value.buffer, value.offset)
+    if isinstance(value, Table):
+        return executor.Table(value.buffer, tuple(executor.Pointer(p.buffer, p.offset) for p in value.pointers))
+    return value.value if isinstance(value, Wide) else value
 
 
 class CpuBackend:

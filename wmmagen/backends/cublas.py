@@ -20,6 +20,7 @@ from cuda.bindings import driver
 from wmmagen.backends import Pointer
 from wmmagen.backends.card import ALIGNMENT, DriverError, call
 from wmmagen.backends.product import INSTALL, REQUESTED, WORKSPACE_BYTES, Candidate, Candidates, LibraryProduct, Stored
+from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.errors import MissingPiece
 
 _Array = npt.NDArray[Any]
@@ -108,10 +109,10 @@ class _Descriptors:
                 turned = library.blas.Operation["T" if stored.transposed else "N"]
                 key = lt.MatmulDescAttribute[attribute]
                 library.set(lt.matmul_desc_set_attribute, self.operation, key, np.int32, turned)
-            self.first = self._layout(product.first, kind.operand)
-            self.second = self._layout(product.second, kind.operand)
-            self.added = self._layout(product.added, kind.result)
-            self.result = self._layout(product.result, kind.result)
+            self.first = self._layout(product.first, kind.operand, product.batch)
+            self.second = self._layout(product.second, kind.operand, product.batch)
+            self.added = self._layout(product.added, kind.result, product.batch)
+            self.result = self._layout(product.result, kind.result, product.batch)
             # Kept only where all of it could be made.
             self._made = self._made.pop_all()
 
@@ -123,21 +124,38 @@ class _Descriptors:
         set_one(attribute.MAX_WORKSPACE_BYTES, np.uint64, WORKSPACE_BYTES)
         pointers = {"A": product.b, "B": product.a, "C": product.c or product.d, "D": product.d}
         for letter, pointer in pointers.items():
-            set_one(attribute[f"MIN_ALIGNMENT_{letter}_BYTES"], np.uint32, alignment_of(pointer))
+            set_one(
+                attribute[f"MIN_ALIGNMENT_{letter}_BYTES"], np.uint32, _aligned_throughout(product, letter, pointer)
+            )
         return made
 
     def close(self) -> None:
         """Give all descriptors back."""
         self._made.close()
 
-    def _layout(self, stored: Stored, data_type: str) -> int:
+    def _layout(self, stored: Stored, data_type: str, batch: int) -> int:
         lt, kind = self._library.lt, self._library.data_type[data_type]
-        return self._make(lt.matrix_layout_create, lt.matrix_layout_destroy, kind, stored.rows, stored.cols, stored.ld)
+        made = self._make(lt.matrix_layout_create, lt.matrix_layout_destroy, kind, stored.rows, stored.cols, stored.ld)
+        if batch != 1:
+            attribute, set_one = lt.MatrixLayoutAttribute, lt.matrix_layout_set_attribute
+            self._library.set(set_one, made, attribute.BATCH_COUNT, np.int32, batch)
+            self._library.set(set_one, made, attribute.STRIDED_BATCH_OFFSET, np.int64, stored.stride)
+        return made
 
     def _make(self, create: Callable[..., Any], destroy: Callable[..., Any], *arguments: object) -> int:
         made: int = self._library.call(create, *arguments)
         self._made.callback(destroy, made)
         return made
+
+
+def _aligned_throughout(product: LibraryProduct, letter: str, pointer: Pointer) -> int:
+    """How far all matrices of the library's operand ``letter`` are aligned, in bytes: the first, and those behind."""
+    stored, kind = {
+        "A": (product.first, product.a_type), "B": (product.second, product.a_type),
+        "C": (product.added, product.d_type), "D": (product.result, product.d_type),
+    }[letter]  # fmt: skip
+    apart = stored.stride * ELEMENT_TYPES[kind].bits // 8
+    return min(alignment_of(pointer), apart & -apart) if apart else alignment_of(pointer)
 
 
 def alignment_of(pointer: Pointer) -> int:

@@ -182,7 +182,7 @@ class GpuBackend:
     def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
         request = Run(self.recipe(Subject(binary, launch, tuple(buffers))))
         result: list[Bytes] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
-        return result
+        return result[: len(buffers)]
 
     def time(
         self,
@@ -214,7 +214,8 @@ class GpuBackend:
 
     def recipe(self, subject: Subject) -> Recipe:
         """How the card comes to ``subject``."""
-        return KernelRecipe(self._native(subject.binary).cubin, subject.launch, _flat(subject.buffers))
+        buffers = (*_flat(subject.buffers), *subject.launch.tables())
+        return KernelRecipe(self._native(subject.binary).cubin, subject.launch, buffers)
 
     def empty_us(self, protocol: TimingProtocol) -> float:
         """Microseconds of a launch of an empty kernel by ``protocol``, measured at the first call and kept.

@@ -67,6 +67,8 @@ class LibraryProduct:
         a, b, d: where the matrices begin in the buffers that go with the call.
         ldc, c: of C; 0 and None where nothing reads it.
         alpha, beta: the factors.
+        batch: products, whose matrices lie ``strides`` apart; ``a`` to ``d`` are those of the first.
+        strides: of A, B, C and D, in elements; 0 for a matrix of all products.
     """
 
     m: int
@@ -87,9 +89,12 @@ class LibraryProduct:
     c: Pointer | None = None
     alpha: float = 1.0
     beta: float = 0.0
+    batch: int = 1
+    strides: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def __str__(self) -> str:
-        return f"cuBLASLt {self.a_type} {self.acc_type} {self.d_type} {self.m}x{self.n}x{self.k}"
+        count = f", a batch of {self.batch}" if self.batch != 1 else ""
+        return f"cuBLASLt {self.a_type} {self.acc_type} {self.d_type} {self.m}x{self.n}x{self.k}{count}"
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -120,22 +125,22 @@ class LibraryProduct:
     @property
     def first(self) -> Stored:
         """B^T (n×k), the library's first operand."""
-        return _transpose(self.k, self.n, self.ldb, self.b_row_major)
+        return _transpose(self.k, self.n, self.ldb, self.b_row_major, self.strides[1])
 
     @property
     def second(self) -> Stored:
         """A^T (k×m), the library's second operand."""
-        return _transpose(self.m, self.k, self.lda, self.a_row_major)
+        return _transpose(self.m, self.k, self.lda, self.a_row_major, self.strides[0])
 
     @property
     def added(self) -> Stored:
         """C^T (n×m); D^T where nothing reads C."""
-        return self.result if self.c is None else _transpose(self.m, self.n, self.ldc, True)
+        return self.result if self.c is None else _transpose(self.m, self.n, self.ldc, True, self.strides[2])
 
     @property
     def result(self) -> Stored:
         """D^T (n×m)."""
-        return _transpose(self.m, self.n, self.ldd, True)
+        return _transpose(self.m, self.n, self.ldd, True, self.strides[3])
 
 
 @dataclass(frozen=True)
@@ -145,17 +150,19 @@ class Stored:
     Attributes:
         rows, cols, ld: of what lies in memory, read in columns; in elements.
         transposed: whether the operand is the transpose of that.
+        stride: from the matrix of one product of a batch to that of the next, in elements.
     """
 
     rows: int
     cols: int
     ld: int
     transposed: bool
+    stride: int = 0
 
 
-def _transpose(rows: int, cols: int, ld: int, row_major: bool) -> Stored:
+def _transpose(rows: int, cols: int, ld: int, row_major: bool, stride: int) -> Stored:
     """The transpose of a rows×cols matrix: what a row-major one already is, read in columns."""
-    return Stored(cols, rows, ld, False) if row_major else Stored(rows, cols, ld, True)
+    return Stored(cols, rows, ld, False, stride) if row_major else Stored(rows, cols, ld, True, stride)
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from wmmagen.executor.clocks import Clocks
 from wmmagen.executor.counts import SECTOR, Counts
 from wmmagen.executor.findings import Finding
 from wmmagen.executor.machine import Machine, make_spaces
-from wmmagen.executor.memory import LOCAL_BEGIN, SHARED_BEGIN, SLOT_BITS, WARP, GlobalSpace, Order
+from wmmagen.executor.memory import LOCAL_BEGIN, SHARED_BEGIN, SLOT_BITS, WARP, GlobalSpace, Order, buffer_addresses
 from wmmagen.executor.program import Program, load
 from wmmagen.executor.ptx import TYPE_BITS, Parameter, Variable
 from wmmagen.executor.scheduler import Scheduler
 
-__all__ = ["BUDGET", "Counts", "Finding", "Pointer", "Result", "launch"]
+__all__ = ["BUDGET", "Argument", "Counts", "Finding", "Pointer", "Result", "Table", "launch"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -59,6 +59,18 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A kernel argument: the address of buffer number ``buffer``, which begins with the addresses of ``pointers``."""
+
+    buffer: int
+    pointers: tuple[Pointer, ...]
+
+
+#: What a launch gives a kernel.
+Argument = Pointer | Table | int | float
+
+
+@dataclass(frozen=True)
 class Result:
     """What a launch left behind.
 
@@ -78,7 +90,7 @@ def launch(
     entry: str,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    args: Sequence[Pointer | int | float],
+    args: Sequence[Argument],
     shared_bytes: int,
     *,
     buffers: Sequence[npt.NDArray[Any]] = (),
@@ -110,6 +122,9 @@ def launch(
     program = load(ptx, entry)
     _check_sizes(program, grid, block, shared_bytes)
     copies = [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8) for buffer in buffers]
+    for number, table in enumerate(args):
+        if isinstance(table, Table):
+            copies[table.buffer] = _filled(number, table, copies)
     machine = _machine(program, grid, block, args, shared_bytes, copies, seed, strict_isa=strict_isa)
     # Infinities and NaN are values here, and integers wrap.
     with np.errstate(all="ignore"):
@@ -119,6 +134,28 @@ def launch(
     assert isinstance(memory, GlobalSpace)
     outputs = tuple(memory.buffer(number) for number in range(len(copies)))
     return Result(outputs, machine.log.all(), machine.counts)
+
+
+def _filled(number: int, table: Table, buffers: Sequence[Bytes]) -> Bytes:
+    """The buffer of a table with the addresses in it.
+
+    Raises:
+        LaunchFault: it, or what a pointer of it points into, is no buffer of the launch, or has no room for them.
+    """
+    places = buffer_addresses(len(buffers))
+    held = np.array([_address(number, pointer, places) for pointer in table.pointers], np.int64).view(np.uint8)
+    _address(number, Pointer(table.buffer), places)
+    buffer = buffers[table.buffer].copy()
+    if held.size > buffer.size:
+        raise LaunchFault(f"argument {number} needs {held.size} bytes in buffer {table.buffer} of {buffer.size}")
+    buffer[: held.size] = held
+    return buffer
+
+
+def _address(number: int, pointer: Pointer, starts: npt.NDArray[Any]) -> int:
+    if not 0 <= pointer.buffer < len(starts):
+        raise LaunchFault(f"argument {number} points into buffer {pointer.buffer} of {len(starts)}")
+    return int(starts[pointer.buffer]) + pointer.offset
 
 
 def _check_sizes(program: Program, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
@@ -137,7 +174,7 @@ def _machine(
     program: Program,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    args: Sequence[Pointer | int | float],
+    args: Sequence[Argument],
     shared_bytes: int,
     buffers: list[Bytes],
     seed: int,
@@ -235,7 +272,7 @@ def _special(machine: Machine, name: str) -> npt.NDArray[Any]:
     return np.asarray(number // int(np.prod(sizes[:axis])) % sizes[axis])
 
 
-def _parameters(program: Program, args: Sequence[Pointer | int | float], starts: npt.NDArray[Any]) -> bytes:
+def _parameters(program: Program, args: Sequence[Argument], starts: npt.NDArray[Any]) -> bytes:
     """The kernel's parameters as it finds them in memory."""
     parameters = program.kernel.parameters
     if len(args) != len(parameters):
@@ -247,19 +284,19 @@ def _parameters(program: Program, args: Sequence[Pointer | int | float], starts:
     return packed
 
 
-def _argument(number: int, parameter: Parameter, value: Pointer | int | float, starts: npt.NDArray[Any]) -> bytes:
+def _argument(number: int, parameter: Parameter, value: Argument, starts: npt.NDArray[Any]) -> bytes:
     bits, floating = TYPE_BITS[parameter.type], parameter.type[0] == "f"
     refused = LaunchFault(f"argument {number} = {value} does not fit the kernel's parameter of type {parameter.type}")
     if parameter.size != bits // 8:
         raise refused
+    if isinstance(value, Table):
+        value = Pointer(value.buffer)
     if isinstance(value, Pointer):
         if abs(value.offset) >= 1 << SLOT_BITS:
             raise refused
         if parameter.type not in _POINTER_TYPES:
             raise refused
-        if not 0 <= value.buffer < len(starts):
-            raise LaunchFault(f"argument {number} points into buffer {value.buffer} of {len(starts)}")
-        return struct.pack("<q", int(starts[value.buffer]) + value.offset)
+        return struct.pack("<q", _address(number, value, starts))
     if not isinstance(value, Real):
         raise refused
     if floating or not isinstance(value, Integral):

@@ -477,6 +477,12 @@ class Space(abc.ABC):
         """What an address outside of everything is near to, and its offset from the start of that."""
 
 
+def buffer_addresses(count: int) -> Array:
+    """The addresses of ``count`` buffers of a launch."""
+    slots = np.arange(1, count + 1, dtype=np.int64)
+    return np.asarray(GLOBAL_WINDOW + (slots << SLOT_BITS) + BUFFER_ALIGNMENT)
+
+
 class GlobalSpace(Space):
     """The buffers of a launch."""
 
@@ -488,8 +494,7 @@ class GlobalSpace(Space):
         self._arena = np.concatenate(([0], np.cumsum(aligned)))[:-1].astype(np.int64)
         super().__init__(int(aligned.sum()), granule, order, defined=True)
         self._sizes = sizes
-        slots = np.arange(1, len(buffers) + 1, dtype=np.int64)
-        self.starts = GLOBAL_WINDOW + (slots << SLOT_BITS) + BUFFER_ALIGNMENT
+        self.starts = buffer_addresses(len(buffers))
         for start, buffer in zip(self._arena, buffers, strict=True):
             self.data[start : start + buffer.nbytes] = buffer
 
