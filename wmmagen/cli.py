@@ -778,6 +778,9 @@ def show_space(
 
     target, fixed, wanted = _arch(arch), config.read_pairs(fix), _wanted(listed, as_json)
     operation = defaults.operation_of(fixed)
+    if problem is not None:
+        size, batch = config.read_batch(problem)
+        operation = defaults.operation_of(defaults.for_size(fixed, target, size, batch))
     asked = _asked(operation, problem) if problem is not None else None
     start = time.perf_counter()
     found = Space(operation, target, fixed, problem=asked, strict_isa=strict_isa)
@@ -869,8 +872,9 @@ def sweep(
         raise RequestError(f"--budget {budget:g} leaves no time", "give the seconds that a sweep may take")
     fixed = config.read_pairs(fix)
     size, batch = config.read_batch(problem)
+    suited = defaults.for_size(fixed, target, size, batch)
     request = job.Request(
-        operation=defaults.operation_of(fixed),
+        operation=defaults.operation_of(suited),
         arch=target,
         size=size,
         batch=batch,
@@ -888,6 +892,8 @@ def sweep(
         (_aside if as_json else _say)(pick.sweeping(place))
         if place.stand_in is not None:
             (_aside if as_json else _say)(_stands_in(place.stand_in, target))
+        if chosen := {key: value for key, value in suited.items() if key not in fixed}:
+            _aside(show.suited(chosen, request.problem))
         _aside(f"study {request.study_name}, problem {request.problem}")
         with show.LiveLine(request.problem, None if request.counted else request.budget_s) as live:
             result = job.sweep(request, place, live)

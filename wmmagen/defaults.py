@@ -29,6 +29,7 @@ from wmmagen.config import (
     KernelConfig,
     Layout,
     Operation,
+    Problem,
     Residency,
     Residue,
     Shape,
@@ -140,6 +141,23 @@ def operation_of(given: Mapping[str, Any]) -> Operation:
     """The operation of :func:`complete`, which depends on the ``given`` values alone."""
     fixed = {**_PLAIN, **_of_types(given), **given}
     return Operation(**{key: fixed[key] for key in OPERATION_KEYS if key in fixed})
+
+
+def for_size(given: Mapping[str, Any], arch: Arch, size: tuple[int, int, int], batch: int = 1) -> dict[str, Any]:
+    """The ``given`` values, with what a packed problem of m, n, k makes of the operation where they leave that open.
+
+    Where no kernel for multiples of its block tile takes the size, and one for all sizes does, that is the latter. Its
+    promises are as wide as the rows of the packed matrices allow.
+    """
+    operation = operation_of(given)
+    problem = Problem.packed(operation, *size, batch=batch)
+    if "residue" in given or 0 in size or len(Space(operation, arch, given, problem=problem)):
+        return dict(given)
+    rows = {"align_a": problem.lda, "align_b": problem.ldb, "align_d": problem.ldd}
+    aligned = {key: math.gcd(ld, getattr(operation, key)) for key, ld in rows.items() if key not in given}
+    suited = {**given, "residue": Residue.PREDICATED, **aligned}
+    problem = Problem.packed(operation_of(suited), *size, batch=batch)
+    return suited if len(Space(problem.operation, arch, suited, problem=problem)) else dict(given)
 
 
 def _in_space(given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelConfig | None:

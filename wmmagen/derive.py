@@ -156,7 +156,8 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("D_BYTES", _D_BYTES, "and of all strips, in the same place"),
         _derived(
             "SHARED_BYTES",
-            "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and store_staged else"
+            "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and (store_staged or"
+            " residue_predicated) else"
             f" ({_STAGED_BYTES} if feed_shared else ({_D_BYTES} if store_staged else 0))",
             "dynamic shared memory of a block",
         ),
@@ -200,7 +201,15 @@ ADDRESS_NAMES = (
     *(f"{vector.upper()}_ADDRESS" for vector in VECTORS),
 )
 #: What follows from a call.
-CALL: tuple[Constant, ...] = (_derived("BLOCKS", "M // BLOCK_M * (N // BLOCK_N)", "blocks of the grid"),)
+#: Block rows and block columns of a grid in which a part of a block tile has a block of its own.
+BLOCK_ROWS, BLOCK_COLS = (f"({x} // BLOCK_{x} + (0 if {x} % BLOCK_{x} == 0 else 1))" for x in "MN")
+CALL: tuple[Constant, ...] = (
+    _derived(
+        "BLOCKS",
+        f"M // BLOCK_M * (N // BLOCK_N) if residue_exact else {BLOCK_ROWS} * {BLOCK_COLS}",
+        "blocks of the grid",
+    ),
+)
 MAX_THREADS = MAX_THREADS_PER_BLOCK
 #: Products of a batch: what the second dimension of a grid counts to. Source: CUDA C++ Programming Guide, Compute
 #: Capabilities, Technical Specifications.

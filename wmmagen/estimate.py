@@ -211,8 +211,10 @@ class _Launch:
         self._sm = arch.sm
         self._rate = _rate(config, chip)
         self._warps = self._known["THREADS"] // WARP_SIZE
-        self._grid = problem.m // self._known["BLOCK_M"], problem.n // self._known["BLOCK_N"]
-        self._slices = problem.k // self._known["BLOCK_K"]
+        # A part of a block tile, or of a slice, costs as much as a whole one.
+        sizes = zip((problem.m, problem.n, problem.k), "MNK", strict=True)
+        *grid, self._slices = (-(-size // self._known[f"BLOCK_{axis}"]) for size, axis in sizes)
+        self._grid = grid[0], grid[1]
 
     def told(self) -> Estimate:
         """The estimate."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wmmagen import instructions, sass
-from wmmagen.config import Copy, Feed, KernelConfig, Residency, Store
+from wmmagen.config import Copy, Feed, KernelConfig, Residency, Residue, Store
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import MachineCode
 from wmmagen.nvrtc import Binary
@@ -307,6 +307,15 @@ def _stores(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop], machine
     stores = [(op, a) for op, a in _accesses(_outside(kernel, loops)) if a.space is Space.GLOBAL and a.stores]
     if config.residency is Residency.GLOBAL:
         stores += [(op, a) for loop in loops for op, a in _accesses(loop.ops) if a.space is Space.GLOBAL and a.stores]
-    if other := [pair for pair in stores if pair[1].word not in machine.stores]:
-        return [f"D is stored by {_listed(other)}, where {' or '.join(machine.stores)} is promised"]
+    promised = (*machine.stores, *_of_parts(config))
+    if other := [pair for pair in stores if pair[1].word not in promised]:
+        return [f"D is stored by {_listed(other)}, where {' or '.join(promised)} is promised"]
     return []
+
+
+def _of_parts(config: KernelConfig) -> tuple[str, ...]:
+    """Stores of a part of a tile: vectors that lie in D whole, and single elements."""
+    o = config.operation
+    if o.residue is not Residue.PREDICATED:
+        return ()
+    return tuple(dict.fromkeys(f"STG.{bits}" for bits in (o.align_d * o.d.bits, o.d.bits)))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -843,14 +843,40 @@ def problems_for(
         counts += counts[::-1][: max(0, len(FACTORS) - 1 - len(counts))]
     units = units or wide_units(operation)
     blocks = _Blocks(block_m, block_n, raster)
-    spaced = [_spaced(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
-    spaced += [_spaced(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
+    spaced = [spaced_problem(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
+    spaced += [spaced_problem(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
     # Where rows are packed, extents are leading dimensions, and a strict reading wants 256 bits of them.
     even = 256 // min(operation.a.bits, operation.d.bits)
     k = math.lcm(block_k, even)
     k *= -(-max(counts) * block_k // k)
     packed = Problem.packed(operation, *blocks.extents(k, even), k)
     return _with_factors((*spaced, packed))
+
+
+#: By how much the sizes of ragged problems miss whole block tiles: by one element and by one less than a copy of 16
+#: bytes, to either side; and by a whole copy, which leaves no part of one.
+_MISSES = ((-1, 1, -1), (1, -1, 1), (-7, 7, 7), (7, -7, -7), (-8, 8, -8))
+
+
+def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Units) -> tuple[Problem, ...]:
+    """The hostile set for a variant that takes all sizes, made of that for multiples of its block tile.
+
+    Each problem misses whole tiles in every extent, in turn by another number of elements; the last one, which is
+    packed, stays what it is. Three more are smaller than a block tile: one of a single row, one of a single column, and
+    one of a single element. All have leading dimensions above the extents.
+
+    Args:
+        problems: as :func:`problems_for` makes them.
+        blocks: extents of the block tile, in elements.
+        units: what leading dimensions are odd multiples of.
+    """
+    *spaced, packed = problems
+    block_m, block_n, block_k = blocks
+    sizes = [
+        (p.m + m, p.n + n, max(p.k + k, 1)) for p, (m, n, k) in zip(spaced, itertools.cycle(_MISSES), strict=False)
+    ]
+    sizes += [(1, block_n + 3, 2 * block_k + 5), (block_m + 3, 1, 3), (1, 1, 1)]
+    return (*_with_factors(tuple(spaced_problem(packed.operation, *size, units) for size in sizes)), packed)
 
 
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
@@ -903,7 +929,7 @@ class _Blocks:
         return count % self.raster.width == 0
 
 
-def _spaced(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
+def spaced_problem(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
     """A problem whose leading dimensions are odd multiples of the units, above the extents and all different."""
     chosen: list[int] = []
     lines = [

@@ -230,10 +230,11 @@ def _selftest_numbers(config: KernelConfig) -> str:
     most = min(o.acc.exact_limit, o.d.exact_limit)
     if not o.epilogue.exact:
         most = _MOST_OF_FUNCTIONS
+    meanings = ("M is a multiple of this", "N is one of this", "and K of this, a slice")
+    if o.residue is Residue.PREDICATED:
+        meanings = ("rows of a block's tile of D", "columns of it", "elements of K in a slice")
     lines = [
-        ("BLOCK_M", known["BLOCK_M"], "M is a multiple of this"),
-        ("BLOCK_N", known["BLOCK_N"], "N is one of this"),
-        ("BLOCK_K", known["BLOCK_K"], "and K of this, a slice"),
+        *((f"BLOCK_{axis}", known[f"BLOCK_{axis}"], meaning) for axis, meaning in zip("MNK", meanings, strict=True)),
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
@@ -258,6 +259,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         checks[bool(expr.names & set(derive.ADDRESS_NAMES))].append(check)
     (blocks,) = (c.expr for c in derive.CALL if c.name == "BLOCKS")
     assert blocks is not None
+    flags = derive.flags(config, strict_isa=strict_isa)
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
@@ -272,7 +274,9 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "epilogue": _epilogue(config.operation),
             "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
-            "store": config.store.value,
+            "residue": config.operation.residue.value,
+            "edge": config.operation.residue.value,
+            "store": _store(config),
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
             "arrange_a": config.arrange_a.value,
@@ -287,7 +291,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "copy_bytes": sorted({known["A_COPY_BYTES"], known["B_COPY_BYTES"]}, reverse=True),
         "call_checks": checks[False],
         "address_checks": checks[True],
-        "blocks": blocks.cpp(),
+        "blocks": blocks.fold(flags).cpp(),  # type: ignore[union-attr]
+        "sizes": "N, K" if config.operation.residue is Residue.EXACT else "M, N, K",
     }
 
 
@@ -382,6 +387,13 @@ def _pipeline(config: KernelConfig) -> str:
     if config.copy is Copy.CPASYNC:
         return f"cpasync{ahead}"
     return "single" if config.stages == 1 else f"prefetch{ahead}"
+
+
+def _store(config: KernelConfig) -> str:
+    """The part that brings sums to D; where D may end within a tile, fragments alone do not."""
+    if config.store is Store.DIRECT and config.operation.residue is Residue.PREDICATED:
+        return "direct_predicated"
+    return config.store.value
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -434,7 +434,7 @@ _STAGED_LDM_D: tuple[Rule, ...] = (
         "staged-ldm-d",
         Scope.STATIC,
         "LDS_D % ACC_VECTOR == 0",
-        when="store_staged",
+        when="store_staged or residue_predicated",
         says="the leading dimension of a staged tile of D is a multiple of 16 bytes",
         message=_STAGED_D + "no multiple of {ACC_VECTOR} (16 bytes)",
         fix="change pad_d",
@@ -447,7 +447,7 @@ _STAGED_LDM_D: tuple[Rule, ...] = (
         "staged-ldm-d-strict",
         Scope.STATIC,
         "LDS_D * ACC_BITS % ACC_FRAGMENT_BITS == 0",
-        when="store_staged and strict_isa",
+        when="(store_staged or residue_predicated) and strict_isa",
         says="every row of a staged tile of D starts on a whole fragment",
         message=_STAGED_D + "and every row must start on the {ACC_FRAGMENT_BITS} bits of a thread's fragment",
         fix="change pad_d",
@@ -1139,6 +1139,34 @@ _AXES: tuple[Rule, ...] = (
         structural=True,
     ),
     _rule(
+        "X616",
+        "edges-are-staged",
+        Scope.STATIC,
+        "feed_shared",
+        when="residue_predicated",
+        says="what lies outside of A and B is replaced by zeros in shared memory",
+        message="feed=global with residue=predicated: a fragment that is loaded from global memory reads whole tiles, "
+        "also where A or B ends within one",
+        fix="feed=shared, or residue=exact",
+        reason="A matrix load takes no bound: all of its tile is read.",
+        source=f"{GUIDE}, load_matrix_sync",
+        structural=True,
+    ),
+    _rule(
+        "X617",
+        "edges-keep-their-sums",
+        Scope.STATIC,
+        "residency_fragment",
+        when="residue_predicated",
+        says="partial sums of a part of a tile stay in registers",
+        message="residency=global with residue=predicated: sums would be parked in D as whole tiles, also where D ends "
+        "within one",
+        fix="residency=fragment, or residue=exact",
+        reason="A matrix store takes no bound: all of its tile is written.",
+        source=f"{GUIDE}, store_matrix_sync",
+        structural=True,
+    ),
+    _rule(
         "X608",
         "staging-needs-a-copy",
         Scope.STATIC,
@@ -1163,10 +1191,26 @@ def _multiple(axis: str, number: int) -> Rule:
         says=f"{axis} is a multiple of BLOCK_{axis}",
         message=f"{axis} = {{{axis}}} is no multiple of BLOCK_{axis} = {{BLOCK_{axis}}}; "
         "residue=exact takes multiples only",
-        fix=f"pad {axis}, or a kernel with another block tile",
+        fix=f"residue=predicated, pad {axis}, or a kernel with another block tile",
         reason="Such a kernel has no code for a part of a tile, which is what makes it fast.",
         source=CONTRACT,
         knobs=(axis,),
+        status=Status.SIZE,
+    )
+
+
+def _grid_limit(id: str, name: str, expr: str, when: str) -> Rule:
+    return _rule(
+        id,
+        name,
+        Scope.LAUNCH,
+        expr,
+        when=when,
+        says="the blocks fit into one grid",
+        message="{M}x{N} is {M} / {BLOCK_M} by {N} / {BLOCK_N} blocks, more than a grid holds (2147483647)",
+        fix="a kernel with a larger block tile, or several calls",
+        reason="Blocks are numbered in one dimension, which ends there.",
+        source=GUIDE_LIMITS,
         status=Status.SIZE,
     )
 
@@ -1187,17 +1231,14 @@ _SIZES: tuple[Rule, ...] = (
     _multiple("M", 1),
     _multiple("N", 2),
     _multiple("K", 3),
-    _rule(
-        "N804",
-        "grid-limit",
-        Scope.LAUNCH,
-        "M // BLOCK_M <= 2147483647 // (N // BLOCK_N if N >= BLOCK_N else 1)",
-        says="the blocks fit into one grid",
-        message="{M}x{N} is {M} / {BLOCK_M} by {N} / {BLOCK_N} blocks, more than a grid holds (2147483647)",
-        fix="a kernel with a larger block tile, or several calls",
-        reason="Blocks are numbered in one dimension, which ends there.",
-        source=GUIDE_LIMITS,
-        status=Status.SIZE,
+    _grid_limit(
+        "N804", "grid-limit", "M // BLOCK_M <= 2147483647 // (N // BLOCK_N if N >= BLOCK_N else 1)", "residue_exact"
+    ),
+    _grid_limit(
+        "N805",
+        "grid-limit-of-parts",
+        f"N == 0 or {derive.BLOCK_ROWS} <= 2147483647 // (1 if N == 0 else {derive.BLOCK_COLS})",
+        "residue_predicated",
     ),
     _rule(
         "N811",

@@ -279,6 +279,12 @@ def sweep_result(result: Result, again: str) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def suited(chosen: Mapping[str, Any], problem: Problem) -> str:
+    """What was made of the operation because of the size that was asked for."""
+    words = ",".join(f"{key}={spell(value)}" for key, value in chosen.items())
+    return f"{problem} is no multiple of any legal block tile: {words}"
+
+
 def _finals(table: Table, protocol: TimingProtocol) -> str:
     """The leaders of a sweep, measured again."""
     return bench(table, protocol, "The leaders again, [1] the fastest of the ranking above.")

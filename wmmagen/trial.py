@@ -17,7 +17,7 @@ from wmmagen import batched, chips, coverage, derive, estimate, foundry, freival
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject, Table, Wide
 from wmmagen.batched import BatchCase, Stack
-from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Store
+from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
@@ -197,6 +197,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     p, e = problem, problem.operation.epilogue
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
+    # Where sizes are multiples, the grid tells M.
+    sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     return Launch(
         entry=entry,
@@ -205,7 +207,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
         shared_bytes=known["SHARED_BYTES"],
         arguments=(
             *_pointers(p, images),
-            *(p.n, p.k, *leading),
+            *sizes,
+            *leading,
             *(getattr(p, scalar) for scalar in e.scalars),
             *strides,
         ),
@@ -335,8 +338,10 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     known = derive.values(config)
     blocks = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     problems = reference.problems_for(
-        config.operation, *blocks, config.stages, units=_units(config), raster=config.raster
+        config.operation, *blocks, config.stages, units=units(config), raster=config.raster
     )
+    if config.operation.residue is Residue.PREDICATED:
+        problems = reference.ragged(problems, blocks, units(config))
     # No slice at all: D is the sum of nothing, and every element of it has to be written.
     nothing = replace(problems[0], k=0)
     # Beside it stands C, as it is in the problem that has both factors.
@@ -344,7 +349,7 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     return batched.hostile(singles) if config.operation.batched else singles
 
 
-def _units(config: KernelConfig) -> Units:
+def units(config: KernelConfig) -> Units:
     """What ``config`` promises of leading dimensions where it copies, and the strict reading where fragments go."""
     o, wide = config.operation, reference.wide_units(config.operation)
     copied, staged = config.feed is Feed.SHARED, config.store is Store.STAGED

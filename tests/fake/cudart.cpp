@@ -80,6 +80,7 @@ Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
   for (int i = 0; i < VECTORS; ++i)
     c.vectors[i] = argument<const OUTPUT*>(a, next++);
   c.D = matrix<OUTPUT*>(a, next++, product);
+  if (PREDICATED) c.M = argument<int>(a, next++);
   for (int* field : {&c.N, &c.K, &c.lda, &c.ldb})
     *field = argument<int>(a, next++);
   if (SCALED) c.ldc = argument<int>(a, next++);
@@ -94,7 +95,11 @@ Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
     if (SCALED) c.C += product * argument<long long>(a, next++);
     c.D += product * argument<long long>(a, next++);
   }
-  c.M = static_cast<int>(launch.gridDim.x) / (c.N / BLOCK_N) * BLOCK_M;
+  // Where sizes are multiples, the grid tells M; else it has to be what M and N ask for.
+  const int blocks = static_cast<int>(launch.gridDim.x);
+  if (!PREDICATED) c.M = blocks / (c.N / BLOCK_N) * BLOCK_M;
+  const int down = (c.M + BLOCK_M - 1) / BLOCK_M;
+  if (blocks != down * ((c.N + BLOCK_N - 1) / BLOCK_N)) std::abort();
   return c;
 }
 

@@ -39,6 +39,10 @@ CASES = (
     f"{SMALL},copy=cpasync,stages=3,layout=cc,arrange_a=tiles,arrange_b=tiles,store=staged",
     f"{SMALL},copy=ld,stages=1,arrange_a=tiles,arrange_b=tiles,store=staged,epilogue=linear",
     f"{SMALL},feed=global,residency=global,raster=grouped2",
+    f"{SMALL},residue=predicated,copy=cpasync,stages=3,fragment_buffers=2",
+    f"{SMALL},residue=predicated,copy=cpasync,stages=2,fragment_buffers=1,layout=cr,align_a=4,align_b=2,epilogue=linear",
+    f"{SMALL},residue=predicated,copy=ld,stages=2,layout=cc,store=staged,d=f16,epilogue=linear",
+    f"{SMALL},residue=predicated,copy=ld,stages=1,layout=rc,align_a=1,align_b=1,store=staged,align_d=1",
 )
 
 

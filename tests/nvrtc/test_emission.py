@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,16 @@ import pytest
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, selftest
 from wmmagen.arch import ARCHS
-from wmmagen.config import Batch, KernelConfig
+from wmmagen.config import Batch, KernelConfig, Residue
 from wmmagen.defaults import demand, read_config
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
 SM90 = ARCHS[90]
-#: More than 64 KB of shared memory, C, sums of one type and D of another, both layouts, and a raster with groups.
+#: All sizes, more than 64 KB of shared memory, C, sums of one type and D of another, both layouts, and a raster with
+#: groups.
 PAIRS = (
-    "copy=cpasync,stages=4,warps=2x2,frags=2x2,k_steps=4,epilogue=linear,d=f16,store=staged,layout=cr,raster=grouped2"
+    "residue=predicated,copy=cpasync,stages=4,warps=2x2,frags=2x2,k_steps=4,epilogue=linear,d=f16,store=staged,"
+    "layout=cr,raster=grouped2"
 )
 
 #: A chain whose device is right where it does what :data:`STEPS` says, with small tiles: its self-test is what counts.
@@ -50,6 +53,7 @@ def facts(config: KernelConfig) -> str:
         "SCALED": int(o.scaled),
         "STRIDED": int(o.batch is Batch.STRIDED),
         "POINTERS": int(o.batch is Batch.POINTERS),
+        "PREDICATED": int(o.residue is Residue.PREDICATED),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
         "OUTPUT": o.d.storage,
@@ -105,6 +109,12 @@ def test_the_self_test_passes_on_a_device_that_is_right(programs: Programs) -> N
     assert len([line for line in lines if line.startswith("said ")]) == len(
         selftest.spoilt_calls(read_config(PAIRS, SM90))
     )
+    # Whole tiles and parts of them, of slices and of copies.
+    known = derive.values(read_config(PAIRS, SM90))
+    sizes = [tuple(map(int, size)) for size in re.findall(r"^exact (\d+) x (\d+) x (\d+),", said, re.MULTILINE)]
+    for place, axis in enumerate("MNK"):
+        left = {size[place] % known[f"BLOCK_{axis}"] for size in sizes}
+        assert {0, 1} <= left and len(left) >= 4, axis
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ KINDS = (
     ("sm_80", "copy=cpasync,stages=4,fragment_buffers=1,k_steps=3,warps=2x1,frags=2x2,store=direct"),
     ("sm_80", "copy=cpasync,stages=4,fragment_buffers=2,k_steps=4,warps=1x1,frags=2x3,layout=rc"),
     ("sm_75", "copy=ld,stages=2,align_a=2,align_b=4,align_d=1,warps=2x2,frags=2x2,k_steps=2,fragment_buffers=2"),
+    ("sm_80", "residue=predicated,copy=cpasync,stages=3,fragment_buffers=2,k_steps=2,warps=2x1,frags=2x2,store=direct"),
     ("sm_75", "feed=global,inst=8x32x16,warps=2x1,frags=2x2,fragment_buffers=2,k_steps=2"),
     ("sm_75", "feed=global,inst=8x32x16,warps=2x1,frags=2x2"),
     ("sm_75", "feed=global,acc=f16,d=f16,store=staged,warps=1x1,frags=1x2,layout=rc"),

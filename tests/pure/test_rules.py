@@ -138,6 +138,11 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "N802": Call((128, 192, 32, 32, 192, 192), (128, 256, 32, 32, 256, 256)),
     "N803": Call((128, 128, 16, 32, 128, 128), (128, 128, 0, 8, 128, 128)),
     "N804": Call((128 * 32768, _WIDEST, 32, 32, _WIDEST, _WIDEST), (128 * 32767, _WIDEST, 32, 32, _WIDEST, _WIDEST)),
+    "N805": Call(
+        (128 * 32767 + 1, _WIDEST - 4, 32, 32, _WIDEST, _WIDEST),
+        (128 * 32767, _WIDEST - 4, 32, 32, _WIDEST, _WIDEST),
+        "residue=predicated",
+    ),
     "L221": Call((128, 128, 32, 36, 128, 128), (128, 128, 32, 40, 128, 128)),
     "L222": Call((128, 128, 32, 32, 132, 128), (128, 128, 32, 32, 136, 128)),
     "L223": Call((128, 128, 32, 32, 128, 130), (128, 128, 32, 32, 128, 132)),
@@ -309,6 +314,26 @@ def test_a_batch_of_one_or_none_has_any_stride() -> None:
 
 def test_an_empty_call_is_legal() -> None:
     assert rules.check(BASE, SM80, Problem(BASE.operation, 0, 0, 0, 0, 0, 0)) == []
+
+
+PREDICATED = config("residue=predicated,align_a=1,align_b=1,align_d=1,store=staged")
+
+
+@pytest.mark.parametrize(
+    "size", [(0, 0, 0), (0, 7, 3), (7, 0, 3), (7, 3, 0), (1, 1, 1), (1, 4096, 11008), (129, 100, 65)]
+)
+def test_every_size_is_legal_where_edges_are_looked_at(size: tuple[int, int, int]) -> None:
+    problem = Problem.packed(PREDICATED.operation, *size, extra=1)
+    assert rules.check(PREDICATED, SM80, problem) == []
+    m, n, _ = size
+    assert derive.values(PREDICATED, problem=problem)["BLOCKS"] == -(-m // 128) * -(-n // 128)
+
+
+def test_the_grid_of_parts_is_counted_without_overflow() -> None:
+    problem = Problem(PREDICATED.operation, MAX_SIZE, MAX_SIZE, 0, 0, MAX_SIZE, MAX_SIZE)
+    assert [v.rule.id for v in rules.check(PREDICATED, SM80, problem)] == ["N805"]
+    line = Problem(PREDICATED.operation, MAX_SIZE, 1, 1, 1, 1, 1)
+    assert rules.check(PREDICATED, SM80, line) == []
 
 
 # All of them, and their words.
