@@ -591,19 +591,6 @@ _RESULTS = (
         (CHAIN, CHAIN_CP, CHAIN_GLOBAL), words="bias_col was read by the row and not by the column",
     ),
     Mutant(
-        "steps-swapped", "an activation comes before the bias", "",
-        (Edit("value = value + __half2float(bias_of_columns.of[e]);",
-              "value = (value < 0.0f ? 0.0f : value) + __half2float(bias_of_columns.of[e]);"),
-         Edit("        value = value < 0.0f ? 0.0f : value; ", "        ")),
-        (CHAIN, CHAIN_GLOBAL), words="the step relu came before biascol",
-    ),
-    Mutant(
-        "bounds-swapped", "the bounds of a clamp have changed places", "",
-        (Edit("value < low ? low : (value > high ? high : value)",
-              "value < high ? high : (value > low ? low : value)"),),
-        (CHAIN_CP, CHAIN_GLOBAL), words=_WRONG,
-    ),
-    Mutant(
         "k-0-unwritten", "D keeps what it held where K is 0", "cutlass #2674",
         (Edit(_PLACE, f"  if (K == 0) return;\n{_PLACE}"),),
         (CP3, LD1, GLOBAL), words="D was never written",

@@ -64,6 +64,19 @@ _BIAS = "__half2float(bias_of_columns.of[e])"
 _ROW_OF_D = "d_tile + static_cast<long long>(row) * ldd + col"
 #: Beside those of ``wmmagen mutants``, which are of every kind of kernel.
 MISTAKES = (
+    Mutant(
+        "bounds-swapped", "the bounds of a clamp have changed places", "",
+        (Edit("value < low ? low : (value > high ? high : value)",
+              "value < high ? high : (value > low ? low : value)"),),
+        (CHAIN_CP, CHAIN_GLOBAL), words="differ",
+    ),
+    Mutant(
+        "steps-swapped", "an activation comes before the bias", "",
+        (Edit("value = value + __half2float(bias_of_columns.of[e]);",
+              "value = (value < 0.0f ? 0.0f : value) + __half2float(bias_of_columns.of[e]);"),
+         Edit("        value = value < 0.0f ? 0.0f : value; ", "        ")),
+        (CHAIN, CHAIN_GLOBAL), words="the step relu came before biascol",
+    ),
     Mutant("bias-of-the-block", "every warp takes the bias of the first one's columns", "",
            (Edit("own_col = warp_col +", "own_col = block_col +"),), (CHAIN, CHAIN_GLOBAL),
            words="bias_col was read 16 elements before"),
