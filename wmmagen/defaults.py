@@ -24,7 +24,6 @@ from wmmagen.config import (
     Arrange,
     Batch,
     Copy,
-    Epilogue,
     Feed,
     Grid,
     KernelConfig,
@@ -42,6 +41,7 @@ from wmmagen.config import (
     read_value,
 )
 from wmmagen.dtypes import F16
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
@@ -140,7 +140,7 @@ def _unbroken(axes: Sequence[Axis], broken: Broken, begun: tuple[int, ...] = ())
 def operation_of(given: Mapping[str, Any]) -> Operation:
     """The operation of :func:`complete`, which depends on the ``given`` values alone."""
     fixed = {**_PLAIN, **_of_types(given), **given}
-    return Operation(**{key: fixed[key] for key in OPERATION_KEYS})
+    return Operation(**{key: fixed[key] for key in OPERATION_KEYS if key in fixed})
 
 
 def for_size(given: Mapping[str, Any], arch: Arch, size: tuple[int, int, int], batch: int = 1) -> dict[str, Any]:
@@ -193,7 +193,9 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     d = given.get("d", acc)
     layout = Layout(row.layouts[0])
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
-    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
+    # A type of what is added asks for something that is.
+    adds = {"epilogue": Epilogue.LINEAR} if given.get("c", d) != d else {}
+    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns, **adds}
 
 
 def _stored_as_it_is(given: Mapping[str, Any]) -> Any:
