@@ -41,12 +41,14 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_ragged.py
 	$(BIN)/python tests/nvrtc/prove_estimate.py
 	$(BIN)/python tests/nvrtc/prove_types.py
+	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
 
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
 	$(BIN)/python tests/gpu/prove_executor.py
 	$(BIN)/python tests/gpu/prove_types.py
+	$(BIN)/python tests/gpu/prove_epilogues.py
 	$(BIN)/python tests/gpu/prove_counts.py
 	$(BIN)/python tests/gpu/prove_accuracy.py
 	$(BIN)/python tests/gpu/prove_emission.py

@@ -24,7 +24,6 @@ from wmmagen.config import (
     Arrange,
     Batch,
     Copy,
-    Epilogue,
     Feed,
     Grid,
     KernelConfig,
@@ -43,6 +42,7 @@ from wmmagen.config import (
     read_value,
 )
 from wmmagen.dtypes import F16, RESULTS, S8
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
@@ -140,7 +140,7 @@ def _unbroken(axes: Sequence[Axis], broken: Broken, begun: tuple[int, ...] = ())
 def operation_of(given: Mapping[str, Any]) -> Operation:
     """The operation of :func:`complete`, which depends on the ``given`` values alone."""
     fixed = {**_PLAIN, **_of_types(given), **given}
-    return Operation(**{key: fixed[key] for key in OPERATION_KEYS})
+    return Operation(**{key: fixed[key] for key in OPERATION_KEYS if key in fixed})
 
 
 def for_size(given: Mapping[str, Any], arch: Arch, size: tuple[int, int, int], batch: int = 1) -> dict[str, Any]:
@@ -194,7 +194,8 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     a, acc = given.get("a", row.a), given.get("acc", row.acc)
     d = given.get("d", acc)
     layout = Layout((coverage.layouts_of(a.name) or row.layouts)[0])
-    epilogue = Epilogue.LINEAR if d is S8 else Epilogue.NONE
+    # Bytes are made by a scale, and a type of what is added asks for something that is.
+    epilogue = Epilogue.LINEAR if d is S8 or given.get("c", d) != d else Epilogue.NONE
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits}
     # A store of D stays within a row of one tile.
     aligns["align_d"] = min(WIDEST_BITS // d.bits, given.get("inst", row).n)

@@ -142,6 +142,15 @@ EDGE_LD1 = "residue=predicated,layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,s
 EDGE_LD2 = "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
 
+CHAIN = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biascol+relu"
+CHAIN_CP = (
+    "layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=staged,c=f16,"
+    "epilogue=linear+biascol+clamp"
+)
+CHAIN_GLOBAL = (
+    "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
+)
+CHAIN_GELU = "layout=cr,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear+biascol+gelu"
 STRIDED = "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,store=direct"
 STRIDED_LINEAR = (
     "batch=strided,layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear"
@@ -580,6 +589,22 @@ _RESULTS = (
         "a-read-for-alpha-0", "A and B are read where alpha is 0", "cuda-samples text",
         (Edit("alpha == 0 ? 0 : K / BLOCK_K", "K / BLOCK_K"),),
         (CP4, LD1_LINEAR, GLOBAL_STAGED), words="A or B was read although alpha is 0",
+    ),
+    Mutant(
+        "bias-in-part", "some rows go without their bias", "dfyz/cublaslt-bias-epilogue",
+        (Edit("value = value + __half2float(bias_of_columns.of[e]);",
+              "if (row % 16 < 12) value = value + __half2float(bias_of_columns.of[e]);"),),
+        (CHAIN, CHAIN_CP, CHAIN_GELU), words="the step biascol is missing",
+    ),
+    Mutant(
+        "chain-c-for-beta-0", "C is read before further steps where beta is 0", "blaspp #39",
+        (Edit("beta == 0.0f ? alpha * value : ", ""), Edit("if (beta != 0) {", "if (true) {")),
+        (CHAIN, CHAIN_CP, CHAIN_GELU), words="C was read although beta is 0",
+    ),
+    Mutant(
+        "bias-by-row", "the bias of the columns is taken by the row", "",
+        (Edit("__half2float(bias_of_columns.of[e])", "__half2float(bias_col[(warp_row + row) % N])"),),
+        (CHAIN, CHAIN_CP, CHAIN_GLOBAL), words="bias_col was read by the row and not by the column",
     ),
     Mutant(
         "k-0-unwritten", "D keeps what it held where K is 0", "cutlass #2674",

@@ -16,13 +16,15 @@ from typing import Any
 
 import jinja2
 
-from wmmagen import coverage, derive, instructions, rules, selftest
+from wmmagen import coverage, derive, formula, instructions, rules, selftest
 from wmmagen.arch import Arch
-from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Residue, Store
+from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
 from wmmagen.expr import Expr
 from wmmagen.instructions import REGISTER_BITS, Instruction
+from wmmagen.rounding import FUNCTION_ULPS, precise
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -36,7 +38,11 @@ _BATCH_WORDS = {
     Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
     Batch.POINTERS: "products of matrices that arrays of pointers name, in one launch",
 }
-_ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
+#: Matrices are capitals in a call, vectors are not.
+_ADDRESSES = {
+    name: name.replace("ADDRESS", "address") if len(name.removesuffix("_ADDRESS")) == 1 else name.lower()
+    for name in derive.ADDRESS_NAMES
+}
 #: The numbers of a call under the names that the launcher's parameters have.
 _CALL_NAMES = {
     **{name: name.lower() for name in derive.LAUNCH_NAMES if name not in ("M", "N", "K")},
@@ -52,6 +58,8 @@ _GUARD_BYTES = 4096
 _RUNTIME = "cuda_runtime.h"
 #: The self-test's integers are C ints.
 _INT_MAX = 2**31 - 1
+#: Sums that functions of an epilogue are tried on: beyond, most of them make of every number the same.
+_MOST_OF_FUNCTIONS = 64
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -166,7 +174,7 @@ def include_guard(symbol: str) -> str:
 def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
     """The program that checks the kernel, which :func:`render` exports under ``symbol``, in its user's own build."""
     symbol = symbol or name_of(config)
-    factor = config.operation.factor
+    o, factor = config.operation, config.operation.factor
     calls = [
         {
             "what": s.what,
@@ -184,7 +192,9 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "symbol": symbol,
             "acceptable": acceptable,
             "spoilt": calls,
-            "headers": sorted({t.header for t in (config.operation.a, config.operation.d) if t.header} | {_RUNTIME}),
+            "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
+            "ulps": FUNCTION_ULPS,
+            "tried": _tried(o),
         },
         numbers=_selftest_numbers(config),
     )
@@ -239,7 +249,10 @@ def _selftest_numbers(config: KernelConfig) -> str:
     known, least = derive.values(config), selftest.least_steps(config)
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
-    letters = selftest.matrices(config)
+    letters, names = selftest.matrices(config), selftest.pointers(config)
+    most = min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX)
+    if not o.epilogue.exact:
+        most = _MOST_OF_FUNCTIONS
     meanings = ("M is a multiple of this", "N is one of this", "and K of this, a slice")
     if o.residue is Residue.PREDICATED:
         meanings = ("rows of a block's tile of D", "columns of it", "elements of K in a slice")
@@ -248,9 +261,9 @@ def _selftest_numbers(config: KernelConfig) -> str:
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
-        *((f"{x}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in letters),
+        *((f"{x.upper()}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in names),
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
-        ("MOST", min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX), "integers up to this are exact in sums and in D"),
+        ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else "sums go up to this"),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
     ]
     return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
@@ -281,7 +294,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "slot": {
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
-            "epilogue": config.operation.epilogue.value,
+            "epilogue": _epilogue(config.operation),
+            "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
             "residue": config.operation.residue.value,
             "edge": config.operation.residue.value,
@@ -294,10 +308,10 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "share_b": _share(known, "B"),
             **_movers(config),
         },
-        # Tiles of sums come back where C is added to fragments, or where sums live in D.
-        "loads_tiles": known["residency_global"] or (known["epilogue_linear"] and known["store_direct"]),
+        # Tiles of sums come back where a matrix is added to fragments, or where sums live in D.
+        "loads_tiles": known["residency_global"] or (bool(o.epilogue.matrices) and known["store_direct"]),
         "saturated": ", true" if known["overflow_saturate"] else "",
-        "headers": _headers(o.a, o.acc, o.d),
+        "headers": _headers(o.a, o.acc, o.d, o.added),
         "vector_a": _vector(known, "A"),
         "vector_b": _vector(known, "B"),
         "copy_bytes": sorted({known["A_COPY_BYTES"], known["B_COPY_BYTES"]}, reverse=True),
@@ -336,13 +350,16 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     o = config.operation
     v = derive.values(config)
     exact = o.residue is Residue.EXACT
-    matrices, numbers = "const void* A, const void* B, void* D", "int lda, int ldb, int ldd"
-    if o.scaled:
-        matrices = "const void* A, const void* B, const void* C, void* D"
-        numbers = f"int lda, int ldb, int ldc, int ldd, {o.factor.storage} alpha, {o.factor.storage} beta"
+    chain = _chain(config)
+    read = "".join(f"const void* {pointer}, " for pointer in chain["pointers"])
+    leading = "".join(f"int ld{matrix}, " for matrix in chain["matrices"])
+    scalars = "".join(f", {o.factor.storage} {scalar}" for scalar in chain["scalars"])
+    matrices = f"const void* A, const void* B, {read}void* D"
     if o.batch is Batch.POINTERS:
         matrices = matrices.replace("*", "* const*")
-    parameters = f"{matrices}, int M, int N, int K, {numbers}{_batch_parameters(config)}"
+    parameters = (
+        f"{matrices}, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}{_batch_parameters(config)}"
+    )
     return {
         "name": name_of(config),
         "a": o.a,
@@ -350,8 +367,10 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "d": o.d,
         "factor": o.factor.storage,
         "v": v,
-        "formula": "alpha * A * B + beta * C" if o.scaled else "A * B",
-        "outputs_words": "C and D (M x N) are" if o.scaled else "D (M x N) is",
+        "chain": chain,
+        "chain_words": _chain_words(config),
+        "formula": _formula(o),
+        "outputs_words": "C and D (M x N) are" if _epilogue(o) == "linear" else "D (M x N) is",
         "parameters": parameters,
         "arguments": ", ".join(p.split()[-1] for p in parameters.split(", ")),
         "order_a": "row_major" if o.a_row_major else "col_major",
@@ -411,6 +430,138 @@ def _store(config: KernelConfig) -> str:
     if config.store is Store.DIRECT and config.operation.residue is Residue.PREDICATED:
         return "direct_predicated"
     return config.store.value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Epilogues.
+
+
+def _epilogue(operation: Operation) -> str:
+    """The part of an epilogue: the two that have one of their own, and that of all chains."""
+    if operation.epilogue.simple and operation.added == operation.d:
+        return str(operation.epilogue)
+    return "chain"
+
+
+def _formula(operation: Operation) -> str:
+    """What D is, in words."""
+    if operation.epilogue.simple:
+        return "alpha * A * B + beta * C" if operation.scaled else "A * B"
+    return "A * B and its epilogue"
+
+
+def _chain(config: KernelConfig) -> dict[str, Any]:
+    """What ``parts/epilogue_chain.jinja`` knows of a chain; the launcher and the header read the first rows."""
+    o, e = config.operation, config.operation.epilogue
+    pointers = [
+        *((matrix.upper(), o.added.storage) for matrix in e.matrices),
+        *((vector, o.added.storage if vector in BIASES else o.factor.storage) for vector in e.vectors),
+    ]
+    columns = [vector for vector in e.vectors if not along_row(vector)]
+    struct = {vector: "Added" if vector in BIASES else "Scales" for vector in columns}
+    used = frozenset().union(*(formula.operations(step.formula) for step in e.steps))
+    return {
+        "matrices": e.matrices,
+        "biases": [vector for vector in e.vectors if vector in BIASES],
+        "scales": [vector for vector in e.vectors if vector not in BIASES],
+        "scalars": e.scalars,
+        "scalar_parameters": ", ".join(f"{o.factor.storage} {scalar}" for scalar in e.scalars),
+        "scaled": e.scaled,
+        "pointers": [name for name, _ in pointers],
+        "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
+        "added": o.added,
+        "structs": {
+            "added": config.store is Store.STAGED and ("Added" in struct.values() or bool(e.matrices)),
+            "scales": "Scales" in struct.values(),
+        },
+        "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
+        "uses": used,
+        "precise": precise(o.d),
+        "of_row": _of_row(o),
+        "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
+        "in_rows": _statements(
+            e,
+            {
+                **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
+                **{v: _HELD[v] for v in e.vectors if along_row(v)},
+                **{v: _widened(o.added, f"{_HELD[v]}.of[e]") for v in columns if v in BIASES},
+                **{v: f"{_HELD[v]}.of[e]" for v in columns if v not in BIASES},
+                "row": "row_of_d",
+                "col": f"static_cast<{o.factor.storage}>(warp_col + col + e)",
+            },
+        ),
+    }
+
+
+#: Where a kernel keeps what it has loaded of a vector.
+_HELD = {
+    "bias_row": "bias_of_row",
+    "bias_col": "bias_of_columns",
+    "scale_row": "scale_of_row",
+    "scale_col": "scale_of_columns",
+}
+
+
+def _widened(element: ElementType, value: str) -> str:
+    """As ``parts/convert.jinja`` says it."""
+    return f"{element.widen}({value})" if element.widen else value
+
+
+def _of_row(o: Operation) -> list[str]:
+    """Declarations of what a whole row has in common."""
+    lines = []
+    for vector in filter(along_row, o.epilogue.vectors):
+        element = f"{vector}[warp_row + row]"
+        element = _widened(o.added, element) if vector in BIASES else element
+        lines.append(f"const {o.factor.storage} {_HELD[vector]} = {element};")
+    if o.epilogue.has("row"):
+        lines.append(f"const {o.factor.storage} row_of_d = static_cast<{o.factor.storage}>(warp_row + row);")
+    return lines
+
+
+def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
+    """Each step as an assignment to ``value``, with its name beside it."""
+    spelt = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}
+    return _aligned((f"value = {formula.cpp(step.formula, spelt)};", step.word) for step in epilogue.steps)
+
+
+def _tried(operation: Operation) -> dict[str, Any]:
+    """What the self-test knows of a chain: its numbers, and each step in the arithmetic of ``parts/singles.jinja``."""
+    e = operation.epilogue
+    spelt = {name: f"e.{name}" for name in (*e.names, "bias")} | {"bias": "e.bias_col", "acc": "value"}
+
+    def function(name: str) -> str:
+        return f"Singles::{'choose' if name == 'if' else name}"
+
+    return {
+        "steps": [(f"value = {formula.calls(step.formula, function, spelt)};", step.word) for step in e.steps],
+        "names": sorted(e.names),
+        "exact": e.exact,
+        "numbers": {name: selftest.SCALARS[name] for name in e.scalars if name not in ("alpha", "beta")},
+    }
+
+
+def _chain_words(config: KernelConfig) -> list[str]:
+    """What the banner and the header say of a chain; nothing of the two epilogues that need no words."""
+    o, e = config.operation, config.operation.epilogue
+    if _epilogue(o) != "chain":
+        return []
+    steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
+    words = [
+        "Each element of D goes through these steps, in float, and is rounded once; acc is what came before:",
+        *steps,
+    ]
+    if e.matrices:
+        matrices = " and ".join(matrix.upper() for matrix in e.matrices)
+        words.append(f"{matrices} (M x N, row-major) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
+    for vector in e.vectors:
+        kind, extent = (o.added.name if vector in BIASES else o.factor.storage), "M" if along_row(vector) else "N"
+        words.append(
+            f"{vector} has {extent} elements, one for each {'row' if extent == 'M' else 'column'} of D, in {kind}."
+        )
+    if any(step.word == EXPR for step in e.steps) and e.has("bias_col"):
+        words.append("In an expression, bias is bias_col.")
+    return words
 
 
 def _share(known: Mapping[str, Any], operand: str) -> str:

@@ -17,7 +17,7 @@ from wmmagen import batched, chips, coverage, derive, estimate, foundry, freival
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, Table, Wide
 from wmmagen.batched import BatchCase, Stack
-from wmmagen.config import Batch, Feed, KernelConfig, Problem, Residue, Store
+from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
@@ -25,10 +25,10 @@ from wmmagen.freivalds import Freivalds
 from wmmagen.layout import UNSHIFTED, Image, Shifts
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Estimated, Facts, Outcome, Record
-from wmmagen.reference import Inputs, Units
+from wmmagen.reference import Inputs, Span, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
-from wmmagen.verdict import Judged, Tiles, Wanted, explain, judge
+from wmmagen.verdict import Error, Judged, Tiles, Wanted, explain, judge
 
 #: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
@@ -43,6 +43,8 @@ FREIVALDS_ABOVE = 2048**3
 _CASES_KEPT = 8
 #: Alignment of a pointer that a matrix call is given; in bytes.
 _FRAGMENT_BYTES = 32
+#: The widest access of a lane; in bytes.
+_WIDEST_BYTES = WIDEST_BITS // 8
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,15 @@ class Case:
 
     Attributes:
         inputs: with their proof.
-        images, buffers: of A, B, C where the epilogue has it, and D, which is last.
-        want: the exact result; None where ``check`` stands for it.
+        images, buffers: of A, B, of what the epilogue reads, and of D, which is last.
+        want: the exact result, or where it must lie; None where ``check`` stands for it.
         check: Freivalds' check of D.
     """
 
     inputs: Inputs
     images: tuple[Image, ...]
     buffers: tuple[Bytes, ...]
-    want: npt.NDArray[Any] | None
+    want: npt.NDArray[Any] | Span | None
     check: Freivalds | None
 
     @property
@@ -72,7 +74,8 @@ class Case:
         words = touched(self, returned)
         if not words and not verdict.exact:
             words = explain(verdict, tiles) if tiles else str(verdict)
-        return Judged(not words, verdict.guaranteed, words, self.check.miss_bits if self.check else None)
+        miss_bits = self.check.miss_bits if self.check else None
+        return Judged(not words, verdict.guaranteed, words, miss_bits, None if words else verdict.error)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Run:
         mismatch: the first wrong element and its owner, in words; empty where exact.
         miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
         findings: what the CPU executor found; a run with findings is not exact, and its result was not compared.
+        error: of a right result of an epilogue with functions, which is within a proved bound; None of all others.
     """
 
     problem: Problem
@@ -96,6 +100,7 @@ class Run:
     mismatch: str
     miss_bits: int | None = None
     findings: tuple[dict[str, object], ...] = ()
+    error: Error | None = None
 
     @property
     def method(self) -> str:
@@ -109,14 +114,17 @@ class Run:
         p = self.problem
         return {
             "problem": str(p),
-            "leading_dimensions": [p.lda, p.ldb, *([p.ldc] if p.operation.scaled else []), p.ldd],
+            "leading_dimensions": [p.lda, p.ldb, *(getattr(p, f"ld{m}") for m in p.operation.epilogue.matrices), p.ldd],
             "strides": _strides(p) if p.operation.batched else None,
             "alpha": p.alpha,
             "beta": p.beta,
+            "scalars": {name: getattr(p, name) for name in p.operation.epilogue.scalars},
             "method": "full" if self.miss_bits is None else "freivalds",
             "vectors": None if self.miss_bits is None else freivalds.VECTORS,
             "miss_probability": None if self.miss_bits is None else 2.0**-self.miss_bits,
             "exact": self.exact,
+            "error_ulps": None if self.error is None else self.error.seen,
+            "error_bound_ulps": None if self.error is None else self.error.bound,
             "guaranteed": self.guaranteed,
             "pattern": self.pattern,
             "first_mismatch": self.mismatch or None,
@@ -175,7 +183,7 @@ def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Poi
 
     The table of a matrix that must not be read is empty.
     """
-    letters = batched.letters_of(problem)
+    letters = (*layout.operand_names(problem.operation), "D")
     for number, (letter, image) in enumerate(zip(letters, images, strict=True)):
         if problem.operation.batch is Batch.POINTERS and isinstance(image, Stack):
             read = letter == "D" or _is_read(problem, letter)
@@ -187,12 +195,12 @@ def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Poi
 def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image | Stack]) -> Launch:
     """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``."""
     known = derive.values(config, problem=problem)
-    p = problem
+    p, e = problem, problem.operation.epilogue
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
     # Where sizes are multiples, the grid tells M.
     sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
     of = Double if p.operation.factor.bits == 64 else float
-    factors = (p.lda, p.ldb, p.ldc, p.ldd, of(p.alpha), of(p.beta))
+    leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     return Launch(
         entry=entry,
         grid=(known["BLOCKS"], p.batch, 1),
@@ -201,7 +209,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
         arguments=(
             *_pointers(p, images),
             *sizes,
-            *(factors if p.operation.scaled else (p.lda, p.ldb, p.ldd)),
+            *leading,
+            *(of(getattr(p, scalar)) for scalar in e.scalars),
             *strides,
         ),
     )
@@ -304,11 +313,14 @@ def _stored(inputs: Inputs, unrounded: bool) -> tuple[npt.NDArray[Any], npt.NDAr
 
 def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = False) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
-    a, b, *c, d = images
+    a, b, *others, d = images
     operands = [image.pack(values) for image, values in zip((a, b), _stored(inputs, unrounded), strict=True)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
-    return (*operands, *(x.unreadable() if inputs.c is None else x.pack(inputs.c) for x in c), d.blank())
+    for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
+        values = inputs.c if name == "C" else inputs.beside[name.lower()]
+        operands.append(image.unreadable() if values is None else image.pack(values.reshape(image.rows, image.cols)))
+    return (*operands, d.blank())
 
 
 @lru_cache(maxsize=2)
@@ -368,6 +380,7 @@ def pointer_shifts(config: KernelConfig) -> Shifts:
         known["A_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
         known["B_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
         known["OUTPUT_BYTES"] if staged else _FRAGMENT_BYTES,
+        *(min(known[name], _WIDEST_BYTES) for name in ("ADDED_BYTES", "SCALES_BYTES")),
     )
 
 
@@ -402,7 +415,7 @@ def check_run(
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
     judged = case.judged(returned, _tiles(config))
-    return Run(problem, judged.exact, judged.guaranteed, pattern, judged.words, judged.miss_bits)
+    return Run(problem, judged.exact, judged.guaranteed, pattern, judged.words, judged.miss_bits, error=judged.error)
 
 
 def run_once(subject: Subject, backend: Backend) -> list[Bytes]:
@@ -543,10 +556,10 @@ def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
     # A matrix that all products share has to be read once.
-    a, b, c = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b, p.stride_c))
+    a, b = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b))
+    added = p.batch if p.stride_c or not p.operation.batched else min(p.batch, 1)
     operands = (a * p.m * p.k + b * p.k * p.n) * o.a.bits if p.alpha else 0
-    results = p.m * p.n * o.d.bits * (p.batch + (c if p.beta else 0))
-    return (operands + results) / 8
+    return (operands + p.batch * p.m * p.n * o.d.bits + added * p.added_bits) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:
@@ -664,7 +677,8 @@ def tflops(problem: Problem, median_us: float) -> float:
 
 def touched(case: Case, returned: Sequence[Bytes]) -> str:
     """Which operand was written to, in words; empty where none was."""
-    for letter, image, sent, back in zip("ABC", case.images[:-1], case.buffers, returned, strict=False):
+    names = layout.operand_names(case.problem.operation)
+    for letter, image, sent, back in zip(names, case.images[:-1], case.buffers, returned, strict=False):
         if not bool((sent == back).all()):
             first = int((sent != back).argmax())
             return f"{letter} was written to, first at byte {first - image.offset} from its start"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wmmagen import derive, instructions, rules
@@ -27,6 +27,7 @@ from wmmagen.config import (
     Store,
     build,
     read_pairs,
+    read_value,
     values_of,
 )
 from wmmagen.dtypes import ELEMENT_TYPES, F16, F32
@@ -193,6 +194,9 @@ BREAKS: dict[str, Break] = {
     "X606": Break(f"{_GLOBAL},arrange_b=tiles", _GLOBAL),
     "X607": Break("pad_d=8", "pad_d=0"),
     "X608": Break("copy=none", "copy=ld"),
+    "X621": Break("epilogue=relu,c=f16", "epilogue=relu,c=f32"),
+    "X622": Break("epilogue=biascol", "epilogue=biascol,store=staged"),
+    "X623": Break("epilogue=linear,c=f16", "epilogue=linear,c=f16,store=staged"),
 }
 
 
@@ -217,8 +221,17 @@ def sample(count: int, seed: int) -> list[KernelConfig]:
     Each axis is drawn so that its rules are kept about as often as broken: whole random configurations would break so
     many rules at once that a lost one would not be missed.
     """
-    draw = random.Random(seed)
-    return [_random_config(draw) for _ in range(count)]
+    draw, more = random.Random(seed), random.Random(seed + 1)
+    return [_with_steps(_random_config(draw), more) for _ in range(count)]
+
+
+def _with_steps(case: KernelConfig, draw: random.Random) -> KernelConfig:
+    """Some of them with an epilogue, and some with a type of what it adds."""
+    if draw.random() < 0.7:
+        return case
+    epilogue = read_value("epilogue", draw.choice(["linear", "linear+relu", "biascol", "relu", "relu+residual"]))
+    c = draw.choice([None, None, F16, F32])
+    return replace(case, operation=replace(case.operation, epilogue=epilogue, c=c))
 
 
 def _random_config(draw: random.Random) -> KernelConfig:

@@ -122,7 +122,11 @@ class Addresses:
 
 _WIDEST = 128 * 65536
 LINEAR = "epilogue=linear"
+RESIDUAL = "epilogue=relu+residual"
+#: Two elements of D at a time, beside which two of f16 are added.
+HALVES = "c=f16,store=staged,align_d=2"
 _SAME = {"C_ADDRESS": 4096, "D_ADDRESS": 4096, "BETA": 1}
+_R_IS_D = {"R_ADDRESS": 4096, "D_ADDRESS": 4096}
 #: What a call without factors and with C anywhere is.
 _PLAIN = {"ALPHA": 1, "BETA": 0, "C_ADDRESS": 8192}
 #: A batch of 3 products of 128x128.
@@ -172,6 +176,36 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P333": Addresses(
         {"C_ADDRESS": 4096 + 4, "BETA": 1}, {"C_ADDRESS": 4096 + 8, "BETA": 1}, f"{LINEAR},store=staged,align_d=2"
     ),
+    "L226": Addresses({"LDR": 130}, {"LDR": 132}, RESIDUAL),
+    "L236": Addresses({"LDR": 132, "strict_isa": True}, {"LDR": 136, "strict_isa": True}, f"{RESIDUAL},{STRICT}"),
+    "L246": Addresses({"N": 128, "LDR": 124}, {"N": 128, "LDR": 128}, RESIDUAL),
+    "P371": Addresses({"R_ADDRESS": 4096 + 16}, {"R_ADDRESS": 4096 + 32}, RESIDUAL),
+    "P372": Addresses({"R_ADDRESS": 4096 + 4}, {"R_ADDRESS": 4096 + 8}, f"{RESIDUAL},store=staged,align_d=2"),
+    "P373": Addresses({"C_ADDRESS": 4096 + 2, "BETA": 1}, {"C_ADDRESS": 4096 + 4, "BETA": 1}, f"{LINEAR},{HALVES}"),
+    "P374": Addresses({"R_ADDRESS": 4096 + 2}, {"R_ADDRESS": 4096 + 4}, f"{RESIDUAL},{HALVES}"),
+    "P375": Addresses({"BIAS_ROW_ADDRESS": 4096 + 1}, {"BIAS_ROW_ADDRESS": 4096 + 2}, f"epilogue=biasrow,{HALVES}"),
+    "P376": Addresses({"BIAS_COL_ADDRESS": 4096 + 2}, {"BIAS_COL_ADDRESS": 4096 + 4}, f"epilogue=biascol,{HALVES}"),
+    "P377": Addresses(
+        {"SCALE_ROW_ADDRESS": 4096 + 2}, {"SCALE_ROW_ADDRESS": 4096 + 4}, "epilogue=scalerow,store=staged"
+    ),
+    "P378": Addresses(
+        {"SCALE_COL_ADDRESS": 4096 + 8}, {"SCALE_COL_ADDRESS": 4096 + 16}, "epilogue=scalecol,store=staged"
+    ),
+    "P381": Addresses({**_R_IS_D, "LDR": 128, "LDD": 132}, {**_R_IS_D, "LDR": 128, "LDD": 128}, RESIDUAL),
+    "P382": Addresses(_R_IS_D, {**_R_IS_D, "R_ADDRESS": 512}, f"{RESIDUAL},residency=global"),
+    "P383": Addresses(
+        {**_SAME, "LDC": 128, "LDD": 128}, {**_SAME, "LDC": 128, "LDD": 128, "C_ADDRESS": 512}, f"{LINEAR},{HALVES}"
+    ),
+    "P384": Addresses(
+        {**_R_IS_D, "LDR": 128, "LDD": 128},
+        {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512},
+        f"{RESIDUAL},{HALVES}",
+    ),
+    "P391": Addresses({"R_ADDRESS": 0}, {"R_ADDRESS": 512}, RESIDUAL),
+    "P392": Addresses({"BIAS_ROW_ADDRESS": 0}, {"BIAS_ROW_ADDRESS": 512}, "epilogue=biasrow,store=staged"),
+    "P393": Addresses({"BIAS_COL_ADDRESS": 0}, {"BIAS_COL_ADDRESS": 512}, "epilogue=biascol,store=staged"),
+    "P394": Addresses({"SCALE_ROW_ADDRESS": 0}, {"SCALE_ROW_ADDRESS": 512}, "epilogue=scalerow,store=staged"),
+    "P395": Addresses({"SCALE_COL_ADDRESS": 0}, {"SCALE_COL_ADDRESS": 512}, "epilogue=scalecol,store=staged"),
     "N811": Addresses({"BATCH": 65536}, {"BATCH": 65535}, POINTERS),
     "L251": Addresses({"BATCH": 2, "STRIDE_A": 4}, {"BATCH": 2, "STRIDE_A": 8}, STRIDED),
     "L252": Addresses({"BATCH": 2, "STRIDE_B": 8}, {"BATCH": 2, "STRIDE_B": 16}, f"{STRIDED},{GLOBAL}"),
