@@ -40,6 +40,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_mutants.py
 	$(BIN)/python tests/nvrtc/prove_estimate.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
+	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
@@ -49,6 +50,7 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_batched.py
+	$(BIN)/python tests/gpu/prove_split.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py
 	$(BIN)/python tests/gpu/prove_mutants.py
 	$(BIN)/python tests/gpu/prove_timing.py

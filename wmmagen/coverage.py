@@ -14,7 +14,6 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "acc": ("f32", "f16"),
     "d": ("f32", "f16"),
     "residue": ("exact",),
-    "split_k": ("1",),
 }
 
 

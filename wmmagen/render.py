@@ -35,11 +35,14 @@ _BATCH_WORDS = {
     Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
     Batch.POINTERS: "products of matrices that arrays of pointers name, in one launch",
 }
-_ADDRESSES = {name: name.replace("ADDRESS", "address") for name in derive.ADDRESS_NAMES}
+_ADDRESSES = {
+    name: name.replace("ADDRESS", "address").replace("WORKSPACE", "workspace") for name in derive.ADDRESS_NAMES
+}
 #: The numbers of a call under the names that the launcher's parameters have.
 _CALL_NAMES = {
     **{name: name.lower() for name in derive.LAUNCH_NAMES if name not in ("M", "N", "K")},
     **_ADDRESSES,
+    "WORKSPACE_BYTES": "workspace_size",
 }
 #: The type of alpha and beta, and of the arithmetic on them.
 _FACTOR = "float"
@@ -148,7 +151,7 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     demands = [_numbered(rule, known) for rule, _ in _call_rules(known, strict_isa=False)]
     return _fill(
         "gemm_wmma.h.jinja",
-        {**_words(config), **_statuses(config), "arch": arch.name, "symbol": symbol, "demands": demands},
+        {**_words(config), **_statuses(config, known), "arch": arch.name, "symbol": symbol, "demands": demands},
         guard=include_guard(symbol),
     )
 
@@ -210,6 +213,7 @@ def _selftest_numbers(config: KernelConfig) -> str:
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
     letters = selftest.matrices(config)
+    split, shared = not known["reduction_none"], known["reduction_workspace"]
     lines = [
         ("BLOCK_M", known["BLOCK_M"], "M is a multiple of this"),
         ("BLOCK_N", known["BLOCK_N"], "N is one of this"),
@@ -221,6 +225,8 @@ def _selftest_numbers(config: KernelConfig) -> str:
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
         ("MOST", min(o.acc.exact_limit, o.d.exact_limit), "integers up to this are exact in sums and in D"),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
+        *([("SPLIT_K", known["SPLIT_K"], "blocks that share a tile of D")] if split else []),
+        *([("WORKSPACE_ALIGNMENT", least["workspace"], "bytes of which its address is a multiple")] if shared else []),
     ]
     return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
 
@@ -241,7 +247,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
-        **_statuses(config),
+        **_statuses(config, known),
         "arch": arch.name,
         "symbol": symbol,
         "kernel": kernel,
@@ -252,6 +258,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "epilogue": config.operation.epilogue.value,
             "batch": config.operation.batch.value,
             "store": config.store.value,
+            "split": config.reduction.value,
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
             "arrange_a": config.arrange_a.value,
@@ -303,7 +310,8 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         numbers = f"int lda, int ldb, int ldc, int ldd, {_FACTOR} alpha, {_FACTOR} beta"
     if o.batch is Batch.POINTERS:
         matrices = matrices.replace("*", "* const*")
-    parameters = f"{matrices}, int M, int N, int K, {numbers}{_batch_parameters(config)}"
+    workspace = ", void* workspace, size_t workspace_bytes" if v["reduction_workspace"] else ""
+    parameters = f"{matrices}, int M, int N, int K, {numbers}{workspace}{_batch_parameters(config)}"
     return {
         "name": name_of(config),
         "a": o.a,
@@ -334,12 +342,21 @@ def _batch_parameters(config: KernelConfig) -> str:
     return ", int batch" + "".join(f", long long {stride}" for stride in strides)
 
 
-def _statuses(config: KernelConfig) -> dict[str, Any]:
-    """The launcher's answers, and the enumerators that stand for them."""
-    last = len(rules.Status) - 1
-    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in rules.Status]
+def _statuses(config: KernelConfig, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The launcher's answers, and the enumerators that stand for them.
+
+    All launchers know those that every one can give, and one that can give a further one knows those up to it: so
+    the files of a kernel stay as they are when another kind of kernel brings an answer of its own.
+    """
+    every = list(rules.Status)
+    own = [every.index(rule.status) for rule, _ in _call_rules(known, strict_isa=False) if rule.status]
+    common = every.index(rules.Status.CODE)
+    last = max([common, *own])
+    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in every[: last + 1]]
     values = ((f"  {value} = {n}{',' if n < last else ''}", says) for n, (value, says) in enumerate(said))
-    return {"statuses": [{"value": value, "says": says} for value, says in said], "status_values": _aligned(values)}
+    fewer = "a header of an older wmmagen" if last == common else "a header that knows fewer answers"
+    statuses = [{"value": value, "says": says} for value, says in said]
+    return {"statuses": statuses, "status_values": _aligned(values), "fewer": fewer}
 
 
 def _stages_words(config: KernelConfig) -> str:

@@ -55,6 +55,7 @@ struct Call {
   const __half *A, *B;
   const OUTPUT* C;
   OUTPUT* D;
+  char* workspace;
   int M, N, K, lda, ldb, ldc, ldd;
   float alpha, beta;
 };
@@ -75,6 +76,7 @@ Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
   c.B = matrix<const __half*>(a, next++, of_b);
   if (SCALED) c.C = matrix<const OUTPUT*>(a, next++, product);
   c.D = matrix<OUTPUT*>(a, next++, product);
+  if (WORKSPACE) c.workspace = argument<char*>(a, next++);
   for (int* field : {&c.N, &c.K, &c.lda, &c.ldb})
     *field = argument<int>(a, next++);
   if (SCALED) c.ldc = argument<int>(a, next++);
@@ -129,6 +131,7 @@ void compute(const Call& c) {
   if (does("beside_d")) round_to(&c.D[c.N], 0);
   if (does("behind_d"))
     round_to(&c.D[static_cast<std::size_t>(c.M) * c.ldd + 40], 0);
+  if (does("before_workspace")) c.workspace[-1] = 0;
   if (does("writes_a")) round_to(const_cast<__half*>(c.A), 9);
 }
 

@@ -39,6 +39,9 @@ CASES = (
     f"{SMALL},copy=cpasync,stages=3,layout=cc,arrange_a=tiles,arrange_b=tiles,store=staged",
     f"{SMALL},copy=ld,stages=1,arrange_a=tiles,arrange_b=tiles,store=staged,epilogue=linear",
     f"{SMALL},feed=global,residency=global,raster=grouped2",
+    f"{SMALL},copy=cpasync,stages=3,split_k=3,fragment_buffers=2",
+    f"{SMALL},copy=ld,stages=1,split_k=2,epilogue=linear,d=f16",
+    f"{SMALL},feed=global,split_k=3,reduction=atomic",
 )
 
 

@@ -12,14 +12,16 @@ import pytest
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, selftest
 from wmmagen.arch import ARCHS
-from wmmagen.config import Batch, KernelConfig
+from wmmagen.config import Batch, KernelConfig, Reduction
 from wmmagen.defaults import demand, read_config
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
 SM90 = ARCHS[90]
-#: More than 64 KB of shared memory, C, sums of one type and D of another, both layouts, and a raster with groups.
+#: More than 64 KB of shared memory, C, sums of one type and D of another, both layouts, a raster with groups, and
+#: splits that meet in a workspace.
 PAIRS = (
-    "copy=cpasync,stages=4,warps=2x2,frags=2x2,k_steps=4,epilogue=linear,d=f16,store=staged,layout=cr,raster=grouped2"
+    "copy=cpasync,stages=4,warps=2x2,frags=2x2,k_steps=4,epilogue=linear,d=f16,store=staged,layout=cr,raster=grouped2,"
+    "split_k=3"
 )
 
 
@@ -41,6 +43,7 @@ def facts(config: KernelConfig) -> str:
         "SCALED": int(o.scaled),
         "STRIDED": int(o.batch is Batch.STRIDED),
         "POINTERS": int(o.batch is Batch.POINTERS),
+        "WORKSPACE": int(config.reduction is Reduction.WORKSPACE),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
         "OUTPUT": o.d.storage,
@@ -99,6 +102,7 @@ def test_the_self_test_passes_on_a_device_that_is_right(programs: Programs) -> N
         ("beside_d", "memory around D"),
         ("behind_d", "memory around D"),
         ("writes_a", "only read"),
+        ("before_workspace", "memory around the workspace"),
         ("launch_fails", "CUDA refused the launch"),
     ],
 )
