@@ -391,7 +391,7 @@ class _Launch:
         return self._dram_cycles(wave + share * result / max(self._slices, 1))
 
     def _wave_rows(self, blocks: int) -> int:
-        """Rows of A and columns of B that ``blocks`` blocks of a launch read: of whole products or splits, and a part."""
+        """Rows of A and columns of B that ``blocks`` blocks read: of whole products or splits, and a part."""
         p, known = self._problem, self._known
         whole, rest = divmod(blocks, self._grid[0] * self._grid[1])
         rows, cols = _together(self._config, rest, self._grid) if rest else (0, 0)

@@ -11,6 +11,7 @@ from wmmagen.arch import ARCHS, Arch
 from wmmagen.config import (
     LINEAR,
     Arrange,
+    Batch,
     Copy,
     Epilogue,
     Feed,
@@ -249,6 +250,7 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "min_blocks": draw.choice([1, 1, 1, 2, 20]),
         "raster": draw.choice([LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 3)]),
         "epilogue": draw.choice([Epilogue.NONE] * 4 + [Epilogue.LINEAR]),
+        "batch": draw.choice([Batch.NONE] * 4 + [Batch.STRIDED]),
         "split_k": draw.choice([1, 1, 1, 2, 40_000]),
     }
     values["reduction"] = Reduction.NONE if values["split_k"] == 1 and meaningful else draw.choice(list(Reduction))
