@@ -38,19 +38,24 @@ proof: proof-cpu
 proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_executor.py
 	$(BIN)/python tests/nvrtc/prove_mutants.py
+	$(BIN)/python tests/nvrtc/prove_ragged.py
 	$(BIN)/python tests/nvrtc/prove_estimate.py
+	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
 	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
 	$(BIN)/python tests/gpu/prove_executor.py
+	$(BIN)/python tests/gpu/prove_epilogues.py
 	$(BIN)/python tests/gpu/prove_counts.py
 	$(BIN)/python tests/gpu/prove_accuracy.py
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_batched.py
 	$(BIN)/python tests/gpu/prove_split.py
+	$(BIN)/python tests/gpu/prove_ragged.py
+	$(BIN)/python tests/gpu/prove_ragged_speed.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py
 	$(BIN)/python tests/gpu/prove_mutants.py
 	$(BIN)/python tests/gpu/prove_timing.py

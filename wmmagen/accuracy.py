@@ -38,9 +38,10 @@ from wmmagen import coverage, defaults, derive, foundry, instructions, layout, p
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
 from wmmagen.backends.product import Library
-from wmmagen.config import Epilogue, KernelConfig, Problem, name
+from wmmagen.config import KernelConfig, Problem, name
 from wmmagen.denominators import Denominator, product_of
 from wmmagen.dtypes import ELEMENT_TYPES, ElementType
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault, LaunchFault, MissingPiece, RequestError
 from wmmagen.foundry import Compiler
 from wmmagen.layout import Array

@@ -18,7 +18,9 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
-from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, ElementType
+from wmmagen import epilogue as epilogues
+from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, F32, ElementType
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError
 
 #: Counts and pads above these are slips of the keyboard.
@@ -32,6 +34,8 @@ MAX_INST = 1024
 MAX_SPLIT_K = 65_535
 #: The widest access of one thread to memory.
 WIDEST_BITS = 128
+#: What a file system leaves of 255 bytes to a name, beside the longest ending that an emitted file adds to it.
+MAX_NAME = 255 - len("_selftest.cu")
 #: Sizes and leading dimensions are C ``int`` in the generated launchers.
 MAX_SIZE = 2**31 - 1
 #: Strides of a batch are C ``long long``.
@@ -45,13 +49,6 @@ class Layout(StrEnum):
     RC = "rc"
     CR = "cr"
     CC = "cc"
-
-
-class Epilogue(StrEnum):
-    """What happens to a finished accumulator on its way to D."""
-
-    NONE = "none"  # D = A·B
-    LINEAR = "linear"  # D = alpha·A·B + beta·C
 
 
 class Batch(StrEnum):
@@ -165,13 +162,14 @@ class Operation:
     Attributes:
         a: element type of A and of B.
         acc: accumulator type.
-        d: element type of C and of D.
+        d: element type of D.
         layout: of A and B.
         epilogue: from accumulator to D.
         residue: which sizes it takes.
         align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
             of B, and of C and D. 16 bytes allow the widest copies.
         batch: whether a launch computes one product or a batch of them.
+        c: element type of what an epilogue adds, of C, of R and of the biases, where it is not D's; else None.
     """
 
     a: ElementType
@@ -184,11 +182,14 @@ class Operation:
     align_b: int = 0
     align_d: int = 0
     batch: Batch = Batch.NONE
+    c: ElementType | None = None
 
     def __post_init__(self) -> None:
         # 0 stands for the most that any copy can use; it is never kept.
         for field, element in (("align_a", self.a), ("align_b", self.a), ("align_d", self.d)):
             object.__setattr__(self, field, getattr(self, field) or WIDEST_BITS // element.bits)
+        # What is D's type anyway is not said, so that it follows D's, and no two operations are one.
+        object.__setattr__(self, "c", None if self.c == self.d else self.c)
 
     @property
     def a_row_major(self) -> bool:
@@ -201,7 +202,16 @@ class Operation:
     @property
     def scaled(self) -> bool:
         """Whether the epilogue has alpha, beta and C."""
-        return self.epilogue is Epilogue.LINEAR
+        return self.epilogue.scaled
+
+    @property
+    def added(self) -> ElementType:
+        """The element type of what an epilogue adds."""
+        return self.c or self.d
+
+    def vector_type(self, vector: str) -> ElementType:
+        """The element type of one of an epilogue's vectors: biases are added, scales are factors."""
+        return self.added if vector in epilogues.BIASES else F32
 
     @property
     def batched(self) -> bool:
@@ -270,8 +280,9 @@ class KernelConfig:
 class Problem:
     """An operation on sizes and factors: A is m×k, B is k×n, C and D are m×n; sizes and leading dimensions in elements.
 
-    ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0. The factors
-    are kept as the C floats that a kernel is given, so what rounds to 0 is 0, and of the two zeros there is one.
+    ``ldc``, ``alpha`` and ``beta`` belong to an epilogue that has them; for D = A·B they are 0, 1 and 0. So do ``ldr``,
+    the leading dimension of R, and ``scale``, ``low`` and ``high``, elsewhere 0, 1, 0 and 0. Factors are kept as the C
+    floats that a kernel is given, so what rounds to 0 is 0, and of the two zeros there is one.
 
     ``batch`` counts the products, and a stride is how many elements behind the matrix before each one begins; with a
     stride of 0 all products share the one matrix. With ``batch=pointers`` no call tells strides: they say where the
@@ -288,6 +299,10 @@ class Problem:
     ldc: int = 0
     alpha: float = 1.0
     beta: float = 0.0
+    ldr: int = 0
+    scale: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
     batch: int = 1
     stride_a: int = 0
     stride_b: int = 0
@@ -295,7 +310,7 @@ class Problem:
     stride_c: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc", "batch"):
+        for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc", "ldr", "batch"):
             value = getattr(self, field)
             if not 0 <= value <= MAX_SIZE:
                 raise ConfigError(f"{field} = {value} is no size: the launchers take C ints", f"give 0 to {MAX_SIZE}")
@@ -303,14 +318,38 @@ class Problem:
             value = getattr(self, field)
             if not 0 <= value <= MAX_STRIDE:
                 raise ConfigError(f"{field} = {value} is no stride", f"give 0 to {MAX_STRIDE}")
-        for field in ("alpha", "beta"):
+        for field in epilogues.SCALARS:
             object.__setattr__(self, field, _as_float(field, getattr(self, field)))
-        if not self.operation.scaled and (self.ldc, self.alpha, self.beta) != (0, 1.0, 0.0):
-            raise ConfigError("D = A·B has no C and no factors", "ask for epilogue=linear")
+        for field, neutral in _NEUTRAL.items():
+            if getattr(self, field) != neutral and not self.operation.epilogue.has(_BELONGS.get(field, field)):
+                raise ConfigError(
+                    f"epilogue={self.operation.epilogue} has no {_BELONGS.get(field, field)}, so no {field}",
+                    "ask for epilogue=linear" if field in ("ldc", "alpha", "beta") else "leave it out",
+                )
+
         if not self.operation.scaled and self.stride_c:
             raise ConfigError("D = A·B has no C, and so no stride of it", "ask for epilogue=linear")
         if not self.operation.batched and (self.batch, self.strides) != (1, (0, 0, 0, 0)):
             raise ConfigError("a kernel without a batch computes one product", "ask for batch=strided")
+
+    @property
+    def reads_c(self) -> bool:
+        """Whether C is read: not where there is none, nor where its factor is 0."""
+        return self.operation.epilogue.has("c") and not (self.operation.scaled and self.beta == 0)
+
+    @property
+    def added_bits(self) -> int:
+        """Bits of what the epilogue reads of memory: C where it is read, R, and the vectors."""
+        o, e = self.operation, self.operation.epilogue
+        matrices = self.m * self.n * (self.reads_c + e.has("r")) * o.added.bits
+        extents = {v: self.m if epilogues.along_row(v) else self.n for v in e.vectors}
+        return matrices + sum(n * o.vector_type(v).bits for v, n in extents.items())
+
+    def doing(self, operation: Operation) -> Problem:
+        """The same call of another operation; what that has nothing of is left out."""
+        kept: dict[str, Any] = {f: getattr(self, f) for f in _NEUTRAL if operation.epilogue.has(_BELONGS.get(f, f))}
+        others: dict[str, Any] = {f: neutral for f, neutral in _NEUTRAL.items() if f not in kept}
+        return replace(self, operation=operation, **kept, **others)
 
     @classmethod
     def packed(
@@ -324,18 +363,21 @@ class Problem:
         alpha: float = 1.0,
         beta: float | None = None,
         batch: int = 1,
+        **scalars: float,
     ) -> Problem:
         """A problem whose leading dimensions are its extents plus ``extra`` elements.
 
         Args:
             alpha, beta: the factors, for an epilogue that has them; beta is 1 there where it is not said.
+            scalars: ``scale``, ``low`` and ``high``, for one that has them; where bounds are not said, from 0 to 6.
             batch: products, of an operation that has a batch; each matrix follows the last line of the one before.
         """
         lda = (k if operation.a_row_major else m) + extra
         ldb = (n if operation.b_row_major else k) + extra
-        ldc = n + extra if operation.scaled else 0
+        ldc, ldr = (n + extra if operation.epilogue.has(name) else 0 for name in epilogues.MATRICES)
         factor = beta if beta is not None else 1.0 if operation.scaled else 0.0
-        one = cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor, batch=batch)
+        numbers: dict[str, Any] = ({"high": 6.0} if operation.epilogue.has("high") else {}) | scalars
+        one = cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor, ldr=ldr, batch=batch, **numbers)
         return one.apart() if operation.batched else one
 
     @property
@@ -364,10 +406,15 @@ STRIDES = ("stride_a", "stride_b", "stride_c", "stride_d")
 _OF_BATCH = "@"
 
 
+#: What a problem says of an epilogue that has none of it, and under which name the epilogue has it.
+_NEUTRAL = {"ldc": 0, "ldr": 0, "alpha": 1.0, "beta": 0.0, "scale": 1.0, "low": 0.0, "high": 0.0}
+_BELONGS = {"ldc": "c", "ldr": "r"}
+
+
 def _as_float(word: str, value: float) -> float:
     single = ctypes.c_float(value).value
     if not math.isfinite(single):
-        raise ConfigError(f"{word} = {value} is no finite float", "alpha and beta are C floats")
+        raise ConfigError(f"{word} = {value} is no finite float", "factors and bounds are C floats")
     return single + 0.0  # -0 becomes 0: the two are equal, and so are problems that have them
 
 
@@ -474,11 +521,12 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "acc": _read_type,
     "d": _read_type,
     "layout": _enum_reader(Layout),
-    "epilogue": _enum_reader(Epilogue),
+    "epilogue": lambda key, text: epilogues.read(text),
     "residue": _enum_reader(Residue),
     "align_a": _read_alignment,
     "align_b": _read_alignment,
     "align_d": _read_alignment,
+    "c": _read_type,
     "batch": _enum_reader(Batch),
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
@@ -528,6 +576,18 @@ def read_value(key: str, text: str) -> Any:
     return READERS[key](key, text)
 
 
+def _at_commas(text: str) -> list[str]:
+    """The parts between commas; those within parentheses belong to an expression."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
 def read_pairs(text: str) -> dict[str, Any]:
     """The values that ``key=value,…`` names; empty text names none.
 
@@ -535,7 +595,7 @@ def read_pairs(text: str) -> dict[str, Any]:
         ConfigError: a part without ``=``, a key given twice, an unknown key or value.
     """
     values: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    for part in filter(None, _at_commas(text)):
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals:
             raise ConfigError(f"{part!r} is not key=value", "for example inst=16x16x16,warps=2x2")
@@ -546,14 +606,29 @@ def read_pairs(text: str) -> dict[str, Any]:
 
 
 def build(values: Mapping[str, Any]) -> KernelConfig:
-    """The configuration with exactly these values, one for every key of :data:`CONFIG_KEYS`."""
-    operation = Operation(**{k: values[k] for k in OPERATION_KEYS})
+    """The configuration with exactly these values, one for every key of :data:`CONFIG_KEYS`.
+
+    ``c`` alone may be left out; it is D's type then.
+    """
+    operation = Operation(**{k: values[k] for k in OPERATION_KEYS if k in values})
     return KernelConfig(operation=operation, **{k: values[k] for k in CONFIG_KEYS if k not in OPERATION_KEYS})
 
 
 def values_of(config: KernelConfig) -> dict[str, Any]:
-    """The inverse of :func:`build`: every key of a configuration with its value, in the published order."""
-    return dict(zip(CONFIG_KEYS, _values_in(config), strict=True))
+    """The inverse of :func:`build`: every key of a configuration with its value, in the published order.
+
+    ``c`` is left out where it is D's type.
+    """
+    values = dict(zip(CONFIG_KEYS, _values_in(config), strict=True))
+    if values["c"] is None:
+        del values["c"]
+    return values
+
+
+def operation_values(operation: Operation) -> dict[str, Any]:
+    """As :func:`values_of`, the keys of an operation alone."""
+    values = {key: getattr(operation, key) for key in OPERATION_KEYS}
+    return values if operation.c is not None else {key: value for key, value in values.items() if key != "c"}
 
 
 def spell(value: Any) -> str:
@@ -626,8 +701,8 @@ def _alternatives(kind: type[StrEnum]) -> str:
 _TYPES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 _N = r"(?:0|[1-9][0-9]{0,4})"
 _NAME = re.compile(
-    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})_(?P<layout>{_alternatives(Layout)})"
-    rf"_(?P<epilogue>{_alternatives(Epilogue)})_(?P<residue>{_alternatives(Residue)})"
+    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})(?:c(?P<c>{_TYPES}))?_(?P<layout>{_alternatives(Layout)})"
+    rf"_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
     rf"(?:_(?P<batch>{'|'.join(b for b in Batch if b is not Batch.NONE)}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
@@ -645,13 +720,18 @@ def name(config: KernelConfig) -> str:
 
     No field is left out because it has its default, so two configurations never share a name. A batch and a reduction
     are said where there is one: their absence is no default, but what the name has meant since before there were any.
+
+    Raises:
+        ConfigError: an expression makes it longer than a file's name can be.
     """
     o, c = config.operation, config
     # Said once where all operands are alike; the others' words follow only where they differ.
     aligns = (o.align_a, o.align_b, o.align_d)
     align = str(o.align_a) if len(set(aligns)) == 1 else "x".join(map(str, aligns))
     arrange = c.arrange_a if c.arrange_a == c.arrange_b else f"{c.arrange_a}{c.arrange_b}"
-    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{o.d.name}_{o.layout}_{o.epilogue}_{o.residue}{align}"
+    # C's type is D's but for a few.
+    d = o.d.name if o.added == o.d else f"{o.d.name}c{o.added.name}"
+    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{d}_{o.layout}_{o.epilogue.in_name}_{o.residue}{align}"
     what += f"_{o.batch}" if o.batched else ""
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
@@ -659,7 +739,14 @@ def name(config: KernelConfig) -> str:
     )
     if c.reduction is not Reduction.NONE:  # said where there is one: names are older than this field
         how += f"_{c.reduction}"
-    return f"{what}__{how}"
+    whole = f"{what}__{how}"
+    if len(whole) > MAX_NAME:
+        raise ConfigError(
+            f"epilogue={o.epilogue} makes a name of {len(whole)} characters: a kernel's name is that of its files, "
+            f"which may have {MAX_NAME} before their endings",
+            "a shorter expression",
+        )
+    return whole
 
 
 def is_name(text: str) -> bool:
@@ -683,7 +770,9 @@ def parse(text: str) -> KernelConfig:
         found[key] = found[key] or found[first]
     found |= {key: spell(value) for key, value in NEUTRAL.items() if found[key] is None}
     found["residency"] = _SPLIT[found["residency"]].value
-    config = build({key: read_value(key, found[key]) for key in CONFIG_KEYS})
+    found["c"] = found["c"] or found["d"]
+    values = {key: read_value(key, found[key]) for key in CONFIG_KEYS if key != "epilogue"}
+    config = build({**values, "epilogue": epilogues.from_name(found["epilogue"])})
     if name(config) != text:
         raise ConfigError(f"{text!r} is no kernel name: it is spelt {name(config)!r}", "use that spelling")
     return config

@@ -5,7 +5,7 @@ Not legality: a value that is missing here breaks no rule and carries no rule id
 
 from __future__ import annotations
 
-from wmmagen.config import KernelConfig, spell, values_of
+from wmmagen.config import KernelConfig, Residue, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
@@ -13,17 +13,23 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "a": ("f16",),
     "acc": ("f32", "f16"),
     "d": ("f32", "f16"),
-    "residue": ("exact",),
+    "c": ("f32", "f16"),
 }
 
 
 def missing(config: KernelConfig) -> list[str]:
     """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
     values = {key: spell(value) for key, value in values_of(config).items()}
-    return [
+    o = config.operation
+    several = [
+        f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for {what}: made today: none and linear"
+        for what, here in (("batches", o.batched), ("residue=predicated", o.residue is Residue.PREDICATED))
+        if here and not (o.epilogue.simple and o.c is None)
+    ]
+    return several + [
         f"{key}={values[key]} is known, but not generated yet; made today: {key}={' '.join(made)}"
         for key, made in GENERATED.items()
-        if values[key] not in made
+        if values.get(key, made[0]) not in made
     ]
 
 

@@ -24,12 +24,12 @@ from wmmagen.config import (
     Arrange,
     Batch,
     Copy,
-    Epilogue,
     Feed,
     Grid,
     KernelConfig,
     Layout,
     Operation,
+    Problem,
     Reduction,
     Residency,
     Residue,
@@ -42,6 +42,7 @@ from wmmagen.config import (
     read_value,
 )
 from wmmagen.dtypes import F16
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
@@ -139,7 +140,24 @@ def _unbroken(axes: Sequence[Axis], broken: Broken, begun: tuple[int, ...] = ())
 def operation_of(given: Mapping[str, Any]) -> Operation:
     """The operation of :func:`complete`, which depends on the ``given`` values alone."""
     fixed = {**_PLAIN, **_of_types(given), **given}
-    return Operation(**{key: fixed[key] for key in OPERATION_KEYS})
+    return Operation(**{key: fixed[key] for key in OPERATION_KEYS if key in fixed})
+
+
+def for_size(given: Mapping[str, Any], arch: Arch, size: tuple[int, int, int], batch: int = 1) -> dict[str, Any]:
+    """The ``given`` values, with what a packed problem of m, n, k makes of the operation where they leave that open.
+
+    Where no kernel for multiples of its block tile takes the size, and one for all sizes does, that is the latter. Its
+    promises are as wide as the rows of the packed matrices allow.
+    """
+    operation = operation_of(given)
+    problem = Problem.packed(operation, *size, batch=batch)
+    if "residue" in given or 0 in size or len(Space(operation, arch, given, problem=problem)):
+        return dict(given)
+    rows = {"align_a": problem.lda, "align_b": problem.ldb, "align_d": problem.ldd}
+    aligned = {key: math.gcd(ld, getattr(operation, key)) for key, ld in rows.items() if key not in given}
+    suited = {**given, "residue": Residue.PREDICATED, **aligned}
+    problem = Problem.packed(operation_of(suited), *size, batch=batch)
+    return suited if len(Space(problem.operation, arch, suited, problem=problem)) else dict(given)
 
 
 def _in_space(given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelConfig | None:
@@ -176,7 +194,9 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     d = given.get("d", acc)
     layout = Layout(row.layouts[0])
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
-    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
+    # A type of what is added asks for something that is.
+    adds = {"epilogue": Epilogue.LINEAR} if given.get("c", d) != d else {}
+    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns, **adds}
 
 
 def _of_split(given: Mapping[str, Any]) -> dict[str, Any]:

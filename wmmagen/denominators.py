@@ -20,6 +20,7 @@ from wmmagen.backends.product import Candidate, Candidates, Library, LibraryProd
 from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import Layout, Operation, Problem
 from wmmagen.dtypes import F32
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault
 from wmmagen.layout import Image, Shifts
 from wmmagen.timing import Data, Timing, TimingProtocol
@@ -134,9 +135,16 @@ def _median_us(one: Tried) -> float:
 
 
 def denominators(problem: Problem) -> tuple[Denominator, Denominator]:
-    """Both of them: the same types, then FP32."""
-    single = dataclasses.replace(problem, operation=_in_f32(problem.operation))
-    return Denominator("same types", problem, problem), Denominator("FP32", problem, single)
+    """Both of them: the same types, then FP32. Of a chain of steps they are the product alone, without its steps."""
+    asked = problem.doing(_plain(problem.operation))
+    single = dataclasses.replace(asked, operation=_in_f32(asked.operation))
+    return Denominator("same types", asked, asked), Denominator("FP32", asked, single)
+
+
+def _plain(operation: Operation) -> Operation:
+    """What a library has of an operation: factors and a C of D's type, and none of the steps behind them."""
+    epilogue = Epilogue.LINEAR if operation.scaled else Epilogue.NONE
+    return dataclasses.replace(operation, epilogue=epilogue, c=None)
 
 
 def _in_f32(operation: Operation) -> Operation:
@@ -151,7 +159,7 @@ def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProd
     """
     p, o = problem, problem.operation
     a, b, *rest = (Pointer(number, image.offset) for number, image in enumerate(images))
-    reads_c = o.scaled and p.beta != 0
+    reads_c = p.reads_c
     return LibraryProduct(
         m=p.m,
         n=p.n,

@@ -21,10 +21,10 @@ from wmmagen.config import (
     Arrange,
     Batch,
     Copy,
-    Epilogue,
     Feed,
     KernelConfig,
     Layout,
+    Operation,
     Order,
     Problem,
     Reduction,
@@ -33,6 +33,7 @@ from wmmagen.config import (
     Store,
 )
 from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.epilogue import VECTORS
 from wmmagen.expr import Expr, parse
 
 
@@ -72,6 +73,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _given("A_BITS", "bits of an element of A or B"),
         _given("ACC_BITS", "bits of an element of the accumulator"),
         _given("D_BITS", "bits of an element of D"),
+        _given("C_BITS", "bits of an element of what is added"),
         _given("ALIGN_A", "A's pointer and lda are multiples of so many elements"),
         _given("ALIGN_B", "the same of B and ldb"),
         _given("ALIGN_D", "the same of D and ldd"),
@@ -151,6 +153,8 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("D_STORES", f"INST_M * D_ROW_VECTORS // {WARP_SIZE}", "stores of a lane for one row of tiles"),
         _derived("OUTPUT_BYTES", "ALIGN_D * D_BITS // 8", "one store of D"),
         _derived("SUMS_BYTES", "ALIGN_D * ACC_BITS // 8", "and the sums for it"),
+        _derived("ADDED_BYTES", "ALIGN_D * C_BITS // 8", "and what is added to it"),
+        _derived("SCALES_BYTES", "ALIGN_D * 4", "and the scales of its columns"),
     ),
     (
         _derived("PARTIAL", "BLOCK_M * BLOCK_N", "sums of one block in the workspace"),
@@ -163,7 +167,8 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("D_BYTES", _D_BYTES, "and of all strips, in the same place"),
         _derived(
             "SHARED_BYTES",
-            "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and store_staged else"
+            "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and (store_staged or"
+            " residue_predicated) else"
             f" ({_STAGED_BYTES} if feed_shared else ({_D_BYTES} if store_staged else 0))",
             "dynamic shared memory of a block",
         ),
@@ -198,11 +203,25 @@ ARCH_LIMITS: tuple[Constant, ...] = (
 )
 ARCH_NAMES = ("SM", *(limit.name for limit in ARCH_LIMITS))
 #: The numbers of a call.
-LAUNCH_NAMES = ("M", "N", "K", "LDA", "LDB", "LDD", "LDC", "ALPHA", "BETA", "BATCH", *map(str.upper, STRIDES))
+LAUNCH_NAMES = (
+    *("M", "N", "K", "LDA", "LDB", "LDD", "LDC", "ALPHA", "BETA", "LDR", "BATCH"), *map(str.upper, STRIDES),
+)  # fmt: skip
 #: The addresses of a call, in bytes, and the size of its workspace; known to a launcher only.
-ADDRESS_NAMES = ("A_ADDRESS", "B_ADDRESS", "C_ADDRESS", "D_ADDRESS", "WORKSPACE_ADDRESS", "WORKSPACE_BYTES")
+ADDRESS_NAMES = (
+    *(f"{matrix}_ADDRESS" for matrix in "ABCRD"),
+    *(f"{vector.upper()}_ADDRESS" for vector in VECTORS),
+    *("WORKSPACE_ADDRESS", "WORKSPACE_BYTES"),
+)
 #: What follows from a call.
-CALL: tuple[Constant, ...] = (_derived("BLOCKS", "M // BLOCK_M * (N // BLOCK_N)", "blocks of the grid"),)
+#: Block rows and block columns of a grid in which a part of a block tile has a block of its own.
+BLOCK_ROWS, BLOCK_COLS = (f"({x} // BLOCK_{x} + (0 if {x} % BLOCK_{x} == 0 else 1))" for x in "MN")
+CALL: tuple[Constant, ...] = (
+    _derived(
+        "BLOCKS",
+        f"M // BLOCK_M * (N // BLOCK_N) if residue_exact else {BLOCK_ROWS} * {BLOCK_COLS}",
+        "blocks of the grid",
+    ),
+)
 MAX_THREADS = MAX_THREADS_PER_BLOCK
 #: Products of a batch: what the second dimension of a grid counts to. Source: CUDA C++ Programming Guide, Compute
 #: Capabilities, Technical Specifications.
@@ -215,7 +234,6 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "acc": tuple(ELEMENT_TYPES),
     "d": tuple(ELEMENT_TYPES),
     "layout": tuple(Layout),
-    "epilogue": tuple(Epilogue),
     "batch": tuple(Batch),
     "residue": tuple(Residue),
     "feed": tuple(Feed),
@@ -236,13 +254,25 @@ def _path(key: str) -> str:
 
 
 _structure_of = attrgetter(*map(_path, _STRUCTURE))
-_MORE_FLAGS = ("a_row_major", "b_row_major", "strict_isa")
+#: What an epilogue is made of: whether it is nothing, begins with alpha and beta, reads C, R and each vector, has
+#: anything of C's type, and whether that is D's; and whether elements have to know their places.
+_EPILOGUE_FLAGS = (
+    "epilogue_none", "epilogue_linear", "with_c", "with_r", *(f"with_{vector}" for vector in VECTORS),
+    "epilogue_adds", "c_like_d", "c_like_acc", "epilogue_positional",
+)  # fmt: skip
+_MORE_FLAGS = ("a_row_major", "b_row_major", *_EPILOGUE_FLAGS, "strict_isa")
+
+
+def _epilogue_flags(operation: Operation) -> tuple[bool, ...]:
+    o, e = operation, operation.epilogue
+    read = (e.has("c"), e.has("r"), *map(e.has, VECTORS))
+    return (not e.steps, e.scaled, *read, e.adds, o.added == o.d, o.added == o.acc, e.positional)
 
 
 def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
     """Every flag of a configuration: ``feed_shared``, ``a_f16``, ``a_row_major``, …"""
     o = config.operation
-    return dict(_flags(_structure_of(config), (o.a_row_major, o.b_row_major, strict_isa)))
+    return dict(_flags(_structure_of(config), (o.a_row_major, o.b_row_major, *_epilogue_flags(o), strict_isa)))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -263,6 +293,7 @@ def given(config: KernelConfig) -> dict[str, int]:
         "A_BITS": o.a.bits,
         "ACC_BITS": o.acc.bits,
         "D_BITS": o.d.bits,
+        "C_BITS": o.added.bits,
         "ALIGN_A": o.align_a,
         "ALIGN_B": o.align_b,
         "ALIGN_D": o.align_d,
@@ -305,6 +336,11 @@ def follow(known: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def same_columns(known: Mapping[str, Any]) -> bool:
+    """Whether the lanes of a warp cover whole rows of D, so that every store of a lane has the same columns."""
+    return bool(known["D_ROW_VECTORS"] > 0 and WARP_SIZE % known["D_ROW_VECTORS"] == 0)
+
+
 def of_arch(arch: Arch) -> dict[str, int]:
     """The limits of an architecture, by the names that rules use."""
     limits = (arch.shared_block, arch.warps_sm * WARP_SIZE, arch.blocks_sm, arch.shared_sm, arch.shared_reserved)
@@ -314,7 +350,7 @@ def of_arch(arch: Arch) -> dict[str, int]:
 def of_problem(problem: Problem) -> dict[str, int | float]:
     """The numbers of a call, by the names that rules use."""
     p = problem
-    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.batch, *p.strides)
+    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr, p.batch, *p.strides)
     return dict(zip(LAUNCH_NAMES, numbers, strict=True))
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from wmmagen import schemas
+from wmmagen import formula, schemas
 from wmmagen.config import (
     LINEAR,
     MAX_COUNT,
@@ -25,7 +25,6 @@ from wmmagen.config import (
     Arrange,
     Batch,
     Copy,
-    Epilogue,
     Feed,
     Layout,
     Order,
@@ -38,6 +37,8 @@ from wmmagen.config import (
     values_of,
 )
 from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.epilogue import EXPR, STEPS, USER_NAMES
+from wmmagen.formula import CONSTANTS, FUNCTIONS, OPERATORS
 from wmmagen.rules import RULES, Rule, Scope
 
 _MADE = "<!-- Made by `python -m wmmagen.documents`; change the tables, not this file. -->"
@@ -102,8 +103,14 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("`_`*type*", ("a",), _words(ELEMENT_TYPES), "elements of A and of B"),
     ("`_`*type*", ("acc",), "the same", "the accumulator"),
     ("`_`*type*", ("d",), "the same", "elements of D"),
+    ("`c`*type*, or nothing", ("c",), "the same", "elements of what an epilogue adds, only where they are not D's"),
     ("`_`*word*", ("layout",), _words(Layout), "layouts of A and B, r for row-major, c for column-major"),
-    ("`_`*word*", ("epilogue",), _words(Epilogue), "from the accumulator to D"),
+    (
+        "`_`*steps*",
+        ("epilogue",),
+        f"{_words(('none', *STEPS, EXPR))}",
+        "from the accumulator to D: steps, one right behind the other",
+    ),
     ("`_`*word*", ("residue",), _words(Residue), "the sizes it takes: multiples of the block tile, or all"),
     (
         "*n*",
@@ -148,9 +155,27 @@ _EXAMPLE = (
 )
 
 
+def _formulas() -> str:
+    """What a user's formula is written as in a name."""
+    example = "acc*0.5+bias"
+    word = formula.word(formula.parse(example, USER_NAMES))
+    words = _words(name for name, o in OPERATORS.items() if not o.ours)
+    operands = _words(USER_NAMES)
+    return textwrap.fill(
+        "In a key, steps are joined by a plus: `epilogue=linear+biascol+gelu`. Somebody's formula, `expr(...)` there, "
+        f"stands behind the word `{EXPR}` with its operators before their operands: `{example}` is `{word}`. Names are "
+        f"{operands}, numbers `n` and their digits (`p` for the dot, `m` for the minus of an exponent; "
+        f"{_words(CONSTANTS)} is its number), operators {words}; {_words(FUNCTIONS)} are functions in a key. A name "
+        "that an expression makes longer than the names of its files can be is refused.",
+        width=118,
+        break_on_hyphens=False,
+    )
+
+
 def names_markdown() -> str:
     """``NAMES.md``: the grammar of kernel names."""
     values = {key: spell(value) for key, value in values_of(parse(_EXAMPLE)).items()}
+    values.setdefault("c", values["d"])
     rows = [
         f"| {written} | {_words(keys)} | {of} | {_words(values[key] for key in keys)} | {meaning} |"
         for written, keys, of, meaning in _FIELDS
@@ -179,6 +204,8 @@ is made of these fields, in this order:
 {table}
 
 {promise}
+
+{_formulas()}
 
 The launcher exports the name as its C symbol; the kernel's own symbol is the name followed by `_kernel`.
 """

@@ -211,9 +211,12 @@ class _Launch:
         self._sm = arch.sm
         self._rate = _rate(config, chip)
         self._warps = self._known["THREADS"] // WARP_SIZE
-        self._grid = problem.m // self._known["BLOCK_M"], problem.n // self._known["BLOCK_N"]
+        # A part of a block tile, or of a slice, costs as much as a whole one.
+        sizes = zip((problem.m, problem.n, problem.k), "MNK", strict=True)
+        *grid, slices = (-(-size // self._known[f"BLOCK_{axis}"]) for size, axis in sizes)
+        self._grid = grid[0], grid[1]
         #: Of the block that has most of them; splits without one cost a beginning only.
-        self._slices = -(-(problem.k // self._known["BLOCK_K"]) // config.split_k)
+        self._slices = -(-slices // config.split_k)
         #: What one block does once beside its slices, and what the last one of a tile does behind all of them.
         self._finish = work.finish(config)
         self._once = done.once - self._finish

@@ -17,7 +17,7 @@ import numpy as np
 
 from wmmagen.config import Problem
 from wmmagen.layout import Array
-from wmmagen.reference import Inputs, room_of
+from wmmagen.reference import Inputs, is_chain, room_of
 
 VECTORS = 4
 #: Up to here float64 counts exactly.
@@ -72,11 +72,13 @@ class Freivalds:
 
 
 def prepare(inputs: Inputs) -> Freivalds | None:
-    """The vectors for these inputs; None where D is rounded, wraps, or is too large to be counted in float64.
+    """The vectors for these inputs; None where D is rounded, wraps, is too large to be counted, or of a chain.
 
     Also None where alpha is 0: then there is no product that could be saved.
     """
     p = inputs.problem
+    if is_chain(p.operation):
+        return None  # its steps are no sums of products
     unit, alpha, beta = _scale(p)
     largest = abs(alpha) * inputs.bound + abs(beta) * _largest(inputs.c)
     # 2^-24 is the smallest f16; every wider type goes on below it.

@@ -241,7 +241,7 @@ def minima(config: KernelConfig, problem: Problem) -> dict[str, Least]:
     o, p, inst = config.operation, problem, config.inst
     outputs = p.batch * p.m * p.n
     operands = p.batch * (p.m + p.n) * p.k * o.a.bits // 8 if p.alpha else 0
-    c = outputs * o.d.bits // 8 if p.beta else 0
+    c = p.batch * p.added_bits // 8
     products = outputs * p.k / (inst.m * inst.n * inst.k)
     stored = outputs * o.d.bits / 8 / SECTOR
     taken, staged = _shared_bytes(config, problem)
@@ -297,7 +297,7 @@ def _ratio(part: float, whole: float | None) -> float | None:
 def differing(configs: Sequence[KernelConfig]) -> dict[str, list[str]]:
     """The keys whose values differ, each with the value of every configuration."""
     held = [values_of(config) for config in configs]
-    columns = {key: [spell(values[key]) for values in held] for key in CONFIG_KEYS}
+    columns = {key: [spell(values.get(key, values["d"])) for values in held] for key in CONFIG_KEYS}
     return {key: words for key, words in columns.items() if len(set(words)) > 1}
 
 

@@ -84,9 +84,14 @@ class Request:
         o = self.operation
         widest = Operation(o.a, o.acc, o.d)
         words = [str(self.arch), o.a.name, o.acc.name, o.d.name, str(o.layout)]
-        words += [
-            str(getattr(o, key)) for key in ("epilogue", "residue", "batch") if getattr(o, key) != getattr(widest, key)
-        ]
+        if o.added != o.d:
+            words.append(f"c{o.added.name}")
+        if o.epilogue != widest.epilogue:
+            words.append(o.epilogue.in_name)
+        if o.residue != widest.residue:
+            words.append(str(o.residue))
+        if o.batched:
+            words.append(str(o.batch))
         if (o.align_a, o.align_b, o.align_d) != (widest.align_a, widest.align_b, widest.align_d):
             words.append(f"align{o.align_a}x{o.align_b}x{o.align_d}")
         # A file has the name, too, and an @ in it would be one for some tools.

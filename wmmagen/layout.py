@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wmmagen.config import Problem
+from wmmagen.config import Operation, Problem
 from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import BIASES, along_row
 from wmmagen.errors import ConfigError
 
 Array = npt.NDArray[Any]
@@ -334,19 +335,32 @@ class Shifts:
 
     Attributes:
         a, b: of A and of B.
-        d: of C and of D.
+        d: of D, and of C and R where they have its type.
+        added: of C and R where they have another type, and of the biases of columns; those of rows begin one element
+            behind a boundary where anything is shifted.
+        scales: of the scales of columns.
     """
 
     a: int = 0
     b: int = 0
     d: int = 0
+    added: int = 0
+    scales: int = 0
 
 
 UNSHIFTED = Shifts()
 
 
+def operand_names(operation: Operation) -> tuple[str, ...]:
+    """What a kernel of ``operation`` reads, by the names of its parameters, in their order; D comes behind them."""
+    e = operation.epilogue
+    return ("A", "B", *(matrix.upper() for matrix in e.matrices), *e.vectors)
+
+
 def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts = UNSHIFTED) -> tuple[Image, ...]:
-    """The images of A (m×k), B (k×n), C (m×n, where the epilogue has it) and D (m×n), in a kernel's order: D is last.
+    """The images of A (m×k), B (k×n), of what the epilogue reads and of D (m×n), in the order of :func:`operand_names`.
+
+    Vectors are images of one row. D is last.
 
     Raises:
         ConfigError: a sub-byte type, or a leading dimension below the length of a line.
@@ -357,10 +371,17 @@ def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts =
         image(p.m, p.k, p.lda, o.a, row_major=o.a_row_major, guard_bytes=guard_bytes, shift=shifts.a),
         image(p.k, p.n, p.ldb, o.a, row_major=o.b_row_major, guard_bytes=guard_bytes, shift=shifts.b),
     ]
-    if o.scaled:
+    of_d = shifts.d if o.added == o.d else shifts.added
+    for matrix in o.epilogue.matrices:
         # A C that nobody reads may have any leading dimension; its image lies behind what would be read.
-        ldc = p.ldc if p.beta else max(p.ldc, p.n)
-        found.append(image(p.m, p.n, ldc, o.d, guard_bytes=guard_bytes, shift=shifts.d))
+        ld = p.ldr if matrix == "r" else p.ldc if p.reads_c else max(p.ldc, p.n)
+        found.append(image(p.m, p.n, ld, o.added, guard_bytes=guard_bytes, shift=of_d))
+    for vector in o.epilogue.vectors:
+        element, extent = o.vector_type(vector), p.m if along_row(vector) else p.n
+        shift = shifts.added if vector in BIASES else shifts.scales
+        if along_row(vector):
+            shift = element.bits // 8 if shifts != UNSHIFTED else 0
+        found.append(image(1, extent, extent, element, guard_bytes=guard_bytes, shift=shift))
     found.append(image(p.m, p.n, p.ldd, o.d, output=True, guard_bytes=guard_bytes, shift=shifts.d))
     return tuple(found)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wmmagen import instructions, sass
-from wmmagen.config import Copy, Feed, KernelConfig, Reduction, Residency, Store
+from wmmagen.config import Copy, Feed, KernelConfig, Reduction, Residency, Residue, Store
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import MachineCode
 from wmmagen.nvrtc import Binary
@@ -310,6 +310,15 @@ def _stores(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop], machine
     if config.reduction is Reduction.WORKSPACE:
         # Where sums meet, an atomic counts the blocks, and D has no share in it.
         stores = [(op, a) for op, a in stores if op.opcode not in ("ATOM", "ATOMG")]
-    if other := [pair for pair in stores if pair[1].word not in machine.stores]:
-        return [f"D is stored by {_listed(other)}, where {' or '.join(machine.stores)} is promised"]
+    promised = (*machine.stores, *_of_parts(config))
+    if other := [pair for pair in stores if pair[1].word not in promised]:
+        return [f"D is stored by {_listed(other)}, where {' or '.join(promised)} is promised"]
     return []
+
+
+def _of_parts(config: KernelConfig) -> tuple[str, ...]:
+    """Stores of a part of a tile: vectors that lie in D whole, and single elements."""
+    o = config.operation
+    if o.residue is not Residue.PREDICATED:
+        return ()
+    return tuple(dict.fromkeys(f"STG.{bits}" for bits in (o.align_d * o.d.bits, o.d.bits)))

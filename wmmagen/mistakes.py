@@ -123,8 +123,30 @@ PANELS = "raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=
 PANELS_GLOBAL = "raster=panels2,layout=cc,warps=1x2,frags=1x1,k_steps=2,feed=global,store=direct"
 TILES_WIDE = "inst=32x8x16,layout=rr,arrange_b=tiles,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=1,store=direct"
 TILES_TALL = "inst=8x32x16,layout=rr,arrange_a=tiles,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=direct"
+EDGE_CP = (
+    "residue=predicated,layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=direct"
+)
+EDGE_CP_STAGED = (
+    "residue=predicated,layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,"
+    "store=staged,d=f16,epilogue=linear"
+)
+EDGE_AHEAD = (
+    "residue=predicated,layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,"
+    "store=staged,d=f16"
+)
+EDGE_LD1 = "residue=predicated,layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,align_d=2"
+EDGE_LD2 = "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
 
+CHAIN = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biascol+relu"
+CHAIN_CP = (
+    "layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=staged,c=f16,"
+    "epilogue=linear+biascol+clamp"
+)
+CHAIN_GLOBAL = (
+    "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
+)
+CHAIN_GELU = "layout=cr,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear+biascol+gelu"
 STRIDED = "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,store=direct"
 STRIDED_LINEAR = (
     "batch=strided,layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear"
@@ -193,7 +215,7 @@ _BARRIERS = (
     Mutant(
         "epilogue-barrier", "sums are staged over slices that other warps still read", "MatmulTutorial #13",
         (Edit(f"{_BARRIER}  // every warp has read the last slice", "// every warp has read the last slice"),),
-        (CP4, CP3_STAGED, LD1_STAGED), ("race",), visible=False,
+        (CP4, CP3_STAGED, LD1_STAGED, EDGE_CP), ("race",), visible=False,
     ),
     Mutant(
         "strip-read-early", "a lane reads sums that other lanes have stored, without a warp barrier", "colibri #1099",
@@ -558,6 +580,22 @@ _RESULTS = (
         (CP4, LD1_LINEAR, GLOBAL_STAGED), words="A or B was read although alpha is 0",
     ),
     Mutant(
+        "bias-in-part", "some rows go without their bias", "dfyz/cublaslt-bias-epilogue",
+        (Edit("value = value + __half2float(bias_of_columns.of[e]);",
+              "if (row % 16 < 12) value = value + __half2float(bias_of_columns.of[e]);"),),
+        (CHAIN, CHAIN_CP, CHAIN_GELU), words="the step biascol is missing",
+    ),
+    Mutant(
+        "chain-c-for-beta-0", "C is read before further steps where beta is 0", "blaspp #39",
+        (Edit("beta == 0.0f ? alpha * value : ", ""), Edit("if (beta != 0) {", "if (true) {")),
+        (CHAIN, CHAIN_CP, CHAIN_GELU), words="C was read although beta is 0",
+    ),
+    Mutant(
+        "bias-by-row", "the bias of the columns is taken by the row", "",
+        (Edit("__half2float(bias_of_columns.of[e])", "__half2float(bias_col[(warp_row + row) % N])"),),
+        (CHAIN, CHAIN_CP, CHAIN_GLOBAL), words="bias_col was read by the row and not by the column",
+    ),
+    Mutant(
         "k-0-unwritten", "D keeps what it held where K is 0", "cutlass #2674",
         (Edit(_PLACE, f"  if (K == 0) return;\n{_PLACE}"),),
         (CP3, LD1, GLOBAL), words="D was never written",
@@ -699,8 +737,39 @@ _SPLITS = (
     ),
 )  # fmt: skip
 
+#: Parts of tiles, of slices and of copies, where sizes are no multiples.
+_EDGES = (
+    Mutant(
+        "edge-k-not-zeroed", "what lies behind the end of K is copied and summed", "",
+        (Edit("const int depth = K - slice * BLOCK_K;", "const int depth = BLOCK_K;"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-element-too-many", "the element behind the last one of a row counts as one inside", "",
+        (Edit("min(cols - col, most)", "min(cols - col + 1, most)"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
+        "guard elements overwritten|read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "edge-stored-whole", "a part of a tile is stored as if D went on", "",
+        (Edit("const int count = inside(row, d_rows, col, d_cols, ALIGN_D);", "const int count = ALIGN_D;"),),
+        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds", "race-between-blocks"),
+        "guard elements overwritten|" + _WRONG,
+    ),
+    Mutant(
+        "edge-copies-early", "a slice at an edge is copied into a stage that other warps still read", HERE,
+        (Edit("      __syncthreads();  // every warp has read the slice before, whose stage is filled\n", ""),),
+        (EDGE_CP, EDGE_CP_STAGED), ("race",), visible=False,
+    ),
+    Mutant(
+        "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",
+        (Edit(_PLACE, f"  if (warp_row >= M) return;\n{_PLACE}"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD2),
+        ("barrier-divergence", "poison-stored", "race", "early-read"), _WRONG, visible=False,
+    ),
+)  # fmt: skip
+
 #: All of them, in the order of a table.
 MUTANTS: tuple[Mutant, ...] = (
-    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS,
+    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_EDGES,
 )  # fmt: skip
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

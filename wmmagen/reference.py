@@ -19,14 +19,33 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from wmmagen.config import LINEAR, Operation, Order, Problem, Raster
 from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
-from wmmagen.layout import Array, decode, encode, require_bytes, value_dtype
+from wmmagen.formula import evaluate
+from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
+from wmmagen.rounding import (
+    SINGLE_LIMIT,
+    SINGLE_UNITS,
+    Between,
+    Grid,
+    Inexact,
+    Multiples,
+    Reals,
+    Singles,
+    factor_parts,
+    multiples_in,
+    multiples_of,
+    precise,
+    ulp,
+)
 
 #: The largest finite f16, from IEEE 754 binary16: (2 - 2^-10) · 2^15.
 F16_MAX = 65_504
@@ -35,11 +54,15 @@ FIELD_A, FIELD_B = 3, 2
 #: Largest magnitude of C beside it.
 FIELD_C = 3
 PATTERNS = ("auto", "field", "positions")
-#: Epilogues with factors compute in f32: it counts to 2^24, in units from its smallest normal number on, IEEE 754.
-_EPILOGUE_LIMIT = 2**24
-_EPILOGUE_EXPONENTS = range(-126, 128 - 24)
 #: A factor that leaves less room than this to Σ|a||b| or to |c| leaves inputs that show few mistakes.
 LEAST_ROOM = 64
+#: In a chain of steps: magnitudes of C, R and biases where all is exact, and where a function makes of large numbers
+#: what it makes of all others. There Σ|a||b| is small, too; and not too large for bounds to leave something of it.
+_ADDED, _ADDED_TO_FUNCTIONS, _SUMS_OF_FUNCTIONS, _SUMS_BETWEEN_BOUNDS = 100, 4, 32, 256
+#: Scales of rows and columns: no two neighbours are alike, and none is 1 alone.
+_SCALES = (0.5, 1.0, 2.0, -1.0, 3.0, -0.25)
+#: More streams of values, for what a chain reads.
+_STREAM = 0x10000019
 #: Four streams of values are drawn per seed, told apart by 4 · seed + 0 … 3 in 32 bits.
 MAX_SEED = 2**30 - 1
 #: Standard deviation of normal-distributed 8-bit operands; 4 of them reach the end of the type.
@@ -62,6 +85,7 @@ class Inputs:
         bound: proved: no sum of |a||b| over K exceeds it.
         limit: up to here the accumulator is exact, the epilogue is exact beside this C, and D is finite.
         c: logical C, m×n integers, read-only; None where nothing reads C.
+        beside: what else the epilogue reads of memory: ``r``, m×n, and the vectors, read-only.
     """
 
     problem: Problem
@@ -71,6 +95,7 @@ class Inputs:
     bound: int
     limit: int
     c: Array | None = field(default=None, repr=False)
+    beside: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @property
     def guaranteed(self) -> bool:
@@ -86,13 +111,6 @@ def accumulation_limit(operation: Operation) -> int:
     """The largest sum of |a||b| up to which the accumulator is exact and D stays finite."""
     finite = F16_MAX if operation.d.name == "f16" else operation.acc.exact_limit
     return min(operation.acc.exact_limit, finite)
-
-
-def factor_parts(value: float) -> tuple[int, int]:
-    """``(p, e)`` with the finite ``value`` = p·2^e and an odd p; ``(0, 0)`` for 0."""
-    numerator, denominator = value.as_integer_ratio()
-    twos = (numerator & -numerator).bit_length() - 1 if numerator else 0
-    return numerator >> twos, twos - (denominator.bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -115,14 +133,70 @@ def room_of(problem: Problem) -> Room:
     """The room of a problem whose epilogue has factors."""
     (p, e), (q, f) = factor_parts(problem.alpha), factor_parts(problem.beta)
     unit = min([power for odd, power in ((p, e), (q, f)) if odd], default=0)
-    total = _EPILOGUE_LIMIT if unit in _EPILOGUE_EXPONENTS else 0
+    total = SINGLE_LIMIT if unit in SINGLE_UNITS else 0
     if problem.operation.d.name == "f16":
         total = min(total, F16_MAX << -unit if unit < 0 else F16_MAX >> unit)
     return Room(unit, p << (e - unit) if p else 0, q << (f - unit) if q else 0, total)
 
 
-def sum_limit(problem: Problem, largest_c: int = 0) -> int:
-    """The largest Σ|a||b| up to which everything is exact and finite, beside elements of C up to ``largest_c``."""
+def _finite_in(operation: Operation) -> int:
+    """The largest integer of f32 that is finite in D."""
+    return F16_MAX if operation.d.name == "f16" else SINGLE_LIMIT << SINGLE_UNITS[-1]
+
+
+def _chain_limit(problem: Problem, largest_c: int, beside: Mapping[str, Array]) -> int:
+    """The largest Σ|a||b| with which every step of a chain is exact and D finite; -1 where even none is too much.
+
+    Where a step is a function, the largest with which the sums are exact.
+    """
+    p, e = problem, problem.operation.epilogue
+    accumulated = problem.operation.acc.exact_limit
+    if not e.exact:
+        return accumulated
+    amounts = {
+        **{name: multiples_of(getattr(p, name)) for name in e.scalars},
+        **{name: multiples_in(values) for name, values in beside.items()},
+        "c": Multiples(0, largest_c),
+        "row": Multiples(0, max(p.m - 1, 0)),
+        "col": Multiples(0, max(p.n - 1, 0)),
+    }
+
+    def holds(total: int) -> bool:
+        try:
+            last = _through(problem, Grid(), {**amounts, "acc": Multiples(0, total if p.alpha else 0)})
+        except Inexact:
+            return False
+        return isinstance(last, Multiples) and last.most * 2.0**last.unit <= _finite_in(problem.operation)
+
+    low, high = -1, accumulated
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _through(problem: Problem, arithmetic: object, values: Mapping[str, object]) -> object:
+    """What the steps of a chain make of ``values["acc"]`` under an arithmetic."""
+    known = dict(values)
+    known["bias"] = known.get("bias_col")
+    for step in problem.operation.epilogue.steps:
+        known["acc"] = evaluate(step.formula, arithmetic, known)
+    return known["acc"]
+
+
+def is_chain(operation: Operation) -> bool:
+    """Whether its epilogue is more than alpha·A·B + beta·C."""
+    return not operation.epilogue.simple
+
+
+def sum_limit(problem: Problem, largest_c: int = 0, beside: Mapping[str, Array] | None = None) -> int:
+    """The largest Σ|a||b| up to which everything is exact and finite, beside elements of C up to ``largest_c``.
+
+    Args:
+        beside: what else the epilogue reads; see :class:`Inputs`.
+    """
+    if is_chain(problem.operation):
+        return _chain_limit(problem, largest_c, beside or {})
     if not problem.operation.scaled:
         return accumulation_limit(problem.operation)
     room, exact = room_of(problem), problem.operation.acc.exact_limit
@@ -137,10 +211,12 @@ def _largest_c(problem: Problem) -> int:
     Raises:
         ConfigError: the factors leave C or the sums less than :data:`LEAST_ROOM`.
     """
+    if is_chain(problem.operation):
+        return _added(problem) if problem.reads_c else 0
     if not problem.operation.scaled:
         return 0
     room = room_of(problem)
-    cap = min(problem.operation.d.exact_limit, 2**30 - 1)
+    cap = min(problem.operation.added.exact_limit, 2**30 - 1)
     most = min(cap, room.total // 4 // abs(room.beta)) if room.beta else 0
     sums = sum_limit(problem, most)
     for word, factor, left in (("alpha", problem.alpha, sums), ("beta", problem.beta, most)):
@@ -251,6 +327,41 @@ def _c_of(problem: Problem, seed: int, pattern: str, largest: int) -> Array | No
     return _nonzero(problem.m, problem.n, min(largest, FIELD_C) if pattern == "field" else largest, True, 4 * seed + 3)
 
 
+def _added(problem: Problem) -> int:
+    """The magnitude up to which C, R and biases of a chain go."""
+    e = problem.operation.epilogue
+    return min(_ADDED if e.exact else _ADDED_TO_FUNCTIONS, problem.operation.added.exact_limit)
+
+
+def _aim(epilogue: Epilogue) -> int:
+    """Up to where Σ|a||b| goes, as far as it may: beyond, every element might become the same."""
+    if not epilogue.exact:
+        return _SUMS_OF_FUNCTIONS
+    return _SUMS_BETWEEN_BOUNDS if epilogue.bounds else SINGLE_LIMIT
+
+
+def _beside(problem: Problem, seed: int) -> dict[str, Array]:
+    """What a chain reads beside A, B and C: integers without zeros, and scales that are a few powers of two and a 3."""
+    p, e, found = problem, problem.operation.epilogue, {}
+
+    def salt(stream: int) -> int:
+        return (4 * seed + 3 + stream * _STREAM) % 2**32
+
+    if e.has("r"):
+        found["r"] = _nonzero(p.m, p.n, _added(p), True, salt(1))
+    for stream, vector in enumerate(VECTORS, start=2):
+        if not e.has(vector):
+            continue
+        extent = p.m if along_row(vector) else p.n
+        if vector in BIASES:
+            found[vector] = _nonzero(1, extent, _added(p), True, salt(stream))[0]
+        else:
+            # A step of 1 to 5 from each to the next.
+            steps = 1 + _in_range(_hashed(1, extent, salt(stream)), len(_SCALES) - 1)[0]
+            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)]
+    return found
+
+
 def _field(problem: Problem, seed: int) -> tuple[Array, Array]:
     """The published pattern of the field: A in [-3, 3], B in [-2, 2], zeros included."""
 
@@ -289,20 +400,31 @@ def _check_seed(seed: int) -> None:
         raise ConfigError(f"seed = {seed} is no seed", f"give 0 to {MAX_SEED}")
 
 
-def _seal(problem: Problem, a: Array, b: Array, c: Array | None, pattern: str, bound: int) -> Inputs:
+def _seal(
+    problem: Problem,
+    a: Array,
+    b: Array,
+    c: Array | None,
+    pattern: str,
+    bound: int,
+    beside: Mapping[str, Array] | None = None,
+) -> Inputs:
     """Inputs whose arrays cannot change any more, so that what was proved for them stays true."""
-    for values in (a, b, c):
+    beside = beside or {}
+    for values in (a, b, c, *beside.values()):
         if values is not None:
             values.setflags(write=False)
-    return Inputs(problem, a, b, pattern, bound, sum_limit(problem, 0 if c is None else _largest(c)), c)
+    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
+    return Inputs(problem, a, b, pattern, bound, limit, c, beside)
 
 
 def _require_known(operation: Operation) -> None:
     """Refuse what the reference has no semantics for: factors are C floats, and scale sums that an f32 holds."""
-    if operation.scaled and {operation.acc.name, operation.d.name} - {"f16", "bf16", "f32"}:
+    types = {operation.acc.name, operation.d.name, operation.added.name}
+    if operation.epilogue.steps and types - {"f16", "bf16", "f32"}:
         raise NotGeneratedYet(
             f"the reference knows epilogue={operation.epilogue} from f16 and f32 to f16, bf16 and f32, "
-            f"not from {operation.acc.name} to {operation.d.name}",
+            f"not from {operation.acc.name} to {operation.d.name} with c={operation.added.name}",
             "use epilogue=none",
         )
 
@@ -344,17 +466,25 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     _check_seed(seed)
     demand(problem, pattern)
     most = _largest_c(problem)
-    c = _c_of(problem, seed, pattern, most)
+    c, beside = _c_of(problem, seed, pattern, most), _beside(problem, seed)
     if pattern == "field":
         a, b = _field(problem, seed)
         # The published bound, not the smaller one of these values: what is guaranteed must not depend on the seed.
-        return _seal(problem, a, b, c, pattern, FIELD_A * FIELD_B * problem.k)
+        return _seal(problem, a, b, c, pattern, FIELD_A * FIELD_B * problem.k, beside)
+    limit = sum_limit(problem, most, beside)
     if pattern == "positions":
         a, b = _positions(problem)
-        return _seal(problem, a, b, c, pattern, _proved_bound(a, b, sum_limit(problem, most)))
-    limit = sum_limit(problem, most)
-    a, b = _auto(problem, seed, limit)
-    inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b))
+        return _seal(problem, a, b, c, pattern, _proved_bound(a, b, limit), beside)
+    if limit < LEAST_ROOM and is_chain(problem.operation):
+        raise ConfigError(
+            f"epilogue={problem.operation.epilogue}: for every step to stay exact in f32, and D finite in "
+            f"{problem.operation.d.name}, sums of |a||b| may reach {max(limit, 0)} only",
+            f"inputs that show mistakes need {LEAST_ROOM}: smaller numbers in expressions and factors, smaller sizes "
+            "where row or col is multiplied, or d=f32",
+        )
+    aim = _aim(problem.operation.epilogue) if is_chain(problem.operation) else limit
+    a, b = _auto(problem, seed, min(limit, aim))
+    inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b), beside)
     if not inputs.guaranteed:
         raise AssertionError(f"{inputs}: the generator chose magnitudes that it cannot prove")
     return inputs
@@ -375,7 +505,9 @@ def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs) -> Inputs:
     )
 
 
-def given_inputs(problem: Problem, a: Array, b: Array, c: Array | None = None) -> Inputs:
+def given_inputs(
+    problem: Problem, a: Array, b: Array, c: Array | None = None, beside: Mapping[str, Array] | None = None
+) -> Inputs:
     """A caller's own integers as operands; the bound is proved from them.
 
     Args:
@@ -383,6 +515,7 @@ def given_inputs(problem: Problem, a: Array, b: Array, c: Array | None = None) -
         a: m×k integers.
         b: k×n integers.
         c: m×n integers, where the epilogue reads C; None where it does not.
+        beside: what else a chain reads, by its names; see :class:`Inputs`.
 
     Raises:
         ConfigError: another shape, no integers, a value that its type does not hold exactly, or a C that is not read or
@@ -391,16 +524,20 @@ def given_inputs(problem: Problem, a: Array, b: Array, c: Array | None = None) -
     """
     _require_known(problem.operation)
     p, o = problem, problem.operation
-    if (c is None) is not (p.beta == 0):
-        raise ConfigError("C is given exactly where beta is not 0", "give C, or leave it out")
+    if (c is None) is p.reads_c:
+        raise ConfigError("C is given exactly where it is read: not where beta is 0", "give C, or leave it out")
+    beside = beside or {}
+    read = {name for name in ("r", *VECTORS) if o.epilogue.has(name)}
+    if read != beside.keys():
+        raise ConfigError(f"epilogue={o.epilogue} reads {sorted(read)}, and {sorted(beside)} was given", "give these")
     _require_exact("A", a, (p.m, p.k), o.a)
     _require_exact("B", b, (p.k, p.n), o.a)
     if c is not None:
-        _require_exact("C", c, (p.m, p.n), o.d)
+        _require_exact("C", c, (p.m, p.n), o.added)
         c = c.astype(np.int64)
     wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
-    limit = sum_limit(problem, 0 if c is None else _largest(c))
-    return _seal(problem, wide_a, wide_b, c, "given", _proved_bound(wide_a, wide_b, limit))
+    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
+    return _seal(problem, wide_a, wide_b, c, "given", _proved_bound(wide_a, wide_b, limit), beside)
 
 
 def _require_exact(word: str, values: Array, shape: tuple[int, int], element: ElementType) -> None:
@@ -419,7 +556,7 @@ def _proved_bound(a: Array, b: Array, limit: int) -> int:
 
 
 def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, ...]:
-    """Normal-distributed A (m×k), B (k×n) and, where the epilogue has it, C (m×n) for timing.
+    """Normal-distributed A (m×k), B (k×n) and what the epilogue reads, for timing; matrices m×n, vectors of one row.
 
     Every value is representable in its type. Floating types have mean 0 and deviation 1. 8-bit integers have deviation
     32, u8 around 128, cut at the ends of the type.
@@ -442,8 +579,10 @@ def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, ...]:
             return _to_tf32(values)
         return decode(encode(values, element), element)
 
-    operands = draw(problem.m, problem.k, o.a), draw(problem.k, problem.n, o.a)
-    return (*operands, draw(problem.m, problem.n, o.d)) if o.scaled else operands
+    p = problem
+    vectors = (draw(1, p.m if along_row(vector) else p.n, o.vector_type(vector)) for vector in o.epilogue.vectors)
+    matrices = (draw(p.m, p.n, o.added) for _ in o.epilogue.matrices)
+    return draw(p.m, p.k, o.a), draw(p.k, p.n, o.a), *matrices, *vectors
 
 
 def _to_tf32(values: Array) -> Array:
@@ -484,7 +623,43 @@ def product(inputs: Inputs) -> Array:
     return _multiply(inputs.a, inputs.b, inputs.bound)
 
 
-def finish(problem: Problem, sums: Array, c: Array | None = None) -> Array:
+def whole(inputs: Inputs) -> dict[str, Array]:
+    """What a chain reads beside sums and C, so that it broadcasts with m×n."""
+    p = inputs.problem
+    found = {name: v[:, None] if along_row(name) else v for name, v in inputs.beside.items()}
+    return {**found, "row": np.arange(p.m)[:, None], "col": np.arange(p.n)}
+
+
+def beside_at(inputs: Inputs, rows: Array, cols: Array) -> dict[str, Array]:
+    """The same at some elements of D."""
+    found = {"row": rows, "col": cols}
+    for name, values in inputs.beside.items():
+        found[name] = values[rows, cols] if name == "r" else values[rows if along_row(name) else cols]
+    return found
+
+
+def _chain_values(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> dict[str, Array]:
+    """Everything that the formulas of a chain read, as ``float64``."""
+    p = problem
+    values = {name: np.asarray(getattr(p, name), np.float64) for name in p.operation.epilogue.scalars}
+    values |= {name: np.asarray(v, np.float64) for name, v in beside.items()}
+    # An alpha of 0 reads nothing, so what it scales is a sum of nothing; a C that is not read has no value.
+    return {
+        **values,
+        "acc": np.asarray(sums if p.alpha else 0 * sums, np.float64),
+        "c": np.asarray(0 if c is None else c, np.float64),
+    }
+
+
+def between(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Between:
+    """Between which f32 values right evaluations of a chain end, as :mod:`wmmagen.rounding` proves; ``float64``."""
+    values = {name: Between(v, v) for name, v in _chain_values(problem, sums, c, beside).items()}
+    found = _through(problem, Singles(precise(problem.operation.d)), values)
+    assert isinstance(found, Between)
+    return found
+
+
+def finish(problem: Problem, sums: Array, c: Array | None = None, beside: Mapping[str, Array] | None = None) -> Array:
     """What the epilogue makes of exact sums, before the one rounding.
 
     Without factors the sums themselves. With them alpha·sums + beta·c in ``float64``, with IEEE's signs of zero: a
@@ -494,7 +669,11 @@ def finish(problem: Problem, sums: Array, c: Array | None = None) -> Array:
         problem: its factors.
         sums: exact sums over K, ``int64``, any shape.
         c: the elements of C beside them, of a shape that broadcasts; None where C is not read.
+        beside: what else a chain reads, of shapes that broadcast; of a function in it, this is the float64 value.
     """
+    if is_chain(problem.operation):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return np.asarray(_through(problem, Reals(), _chain_values(problem, sums, c, beside or {})))
     if not problem.operation.scaled:
         return sums
     alpha, beta = np.float64(problem.alpha), np.float64(problem.beta)
@@ -525,8 +704,54 @@ def round_once(exact: Array, element: ElementType) -> Array:
     return decode(encode(exact.astype(np.float64), element), element)
 
 
-def expected(inputs: Inputs) -> Array:
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Where D of a chain with functions must lie: m×n each.
+
+    Rounding to D's type is monotone, so whatever f32 value between two others a kernel rounds, it ends between theirs.
+
+    Attributes:
+        element: D's type.
+        value: in ``float64``, before any rounding.
+        low, high: the least and the largest right element of D, as ``float64``; the correctly rounded value is right,
+            too, also where no evaluation of the formula in f32 gives it.
+    """
+
+    element: ElementType
+    value: Array
+    low: Array
+    high: Array
+
+    @property
+    def ulps(self) -> float:
+        """How far the farthest right element lies from its ``float64`` value, in ulp of D; 0 for no element."""
+        far = np.maximum(self.high - self.value, self.value - self.low)
+        return float((far / ulp(self.value, self.element)).max(initial=0.0))
+
+    def seen(self, got: Array) -> float:
+        """How far the farthest element of ``got``, finite values of D, lies from its ``float64`` value, in ulp of D."""
+        return float((np.abs(got.astype(np.float64) - self.value) / ulp(self.value, self.element)).max(initial=0.0))
+
+    def holds(self, got: Array) -> Mask:
+        """Which elements of ``got`` are right; NaN is not."""
+        return np.asarray((self.low <= got) & (got <= self.high))
+
+
+def span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Span:
+    """What a chain with functions may make of exact sums.
+
+    Args:
+        sums, c, beside: as for :func:`finish`.
+    """
+    d, found, value = problem.operation.d, between(problem, sums, c, beside), finish(problem, sums, c, beside)
+    low, high, near = (round_once(end, d).astype(np.float64) for end in (found.low, found.high, value))
+    return Span(d, value, np.minimum(low, near), np.maximum(high, near))
+
+
+def expected(inputs: Inputs) -> Array | Span:
     """D as it must be, m×n: the exact result rounded once to D's type; bf16 values are held in ``float32``.
+
+    Of a chain with functions, where it must lie. That has to be finite.
 
     Raises:
         ConfigError: the proved bound does not fit into int64.
@@ -534,7 +759,16 @@ def expected(inputs: Inputs) -> Array:
     p = inputs.problem
     # With an alpha of 0 neither A nor B is read, and their product is of no interest.
     sums = product(inputs) if p.alpha else np.zeros((p.m, p.n), np.int64)
-    return round_once(finish(p, sums, inputs.c), p.operation.d)
+    if p.operation.epilogue.exact:
+        return round_once(finish(p, sums, inputs.c, whole(inputs)), p.operation.d)
+    span = span_of(p, sums, inputs.c, whole(inputs))
+    if not (np.isfinite(span.low) & np.isfinite(span.high)).all():
+        raise ConfigError(
+            f"epilogue={p.operation.epilogue} makes infinities or NaN of these inputs, in {p.operation.d.name}",
+            "a formula that stays finite for sums up to "
+            f"{_SUMS_OF_FUNCTIONS}, a wider d, or other numbers for factors and bounds",
+        )
+    return span
 
 
 def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
@@ -552,6 +786,8 @@ def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
 _MOST_SHARED = 48
 #: Factors that a linear epilogue is checked with: plain, odd and negative, without C, without A and B, a fraction.
 FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
+#: What other numbers of a call a chain is checked with: scales, and bounds between which some elements lie.
+_CALLS = {"scale": (0.5, -1.5, 2.0), "low": (-6.0, -50.0, -1.5), "high": (80.0, 75.0, 20.0)}
 
 
 @dataclass(frozen=True)
@@ -615,8 +851,8 @@ def problems_for(
         counts += counts[::-1][: max(0, len(FACTORS) - 1 - len(counts))]
     units = units or wide_units(operation)
     blocks = _Blocks(block_m, block_n, raster)
-    spaced = [_spaced(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
-    spaced += [_spaced(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
+    spaced = [spaced_problem(operation, *blocks.extents(count * block_k), count * block_k, units) for count in counts]
+    spaced += [spaced_problem(operation, m, n, k, units) for m, n, k in blocks.several_groups(block_k)]
     # Where rows are packed, extents are leading dimensions, and a strict reading wants 256 bits of them.
     even = 256 // min(operation.a.bits, operation.d.bits)
     k = math.lcm(block_k, even)
@@ -633,8 +869,38 @@ def _slice_counts(stages: int, splits: int) -> list[int]:
     return [1, *(splits * share + 1 for share in each)]
 
 
+#: By how much the sizes of ragged problems miss whole block tiles: by one element and by one less than a copy of 16
+#: bytes, to either side; and by a whole copy, which leaves no part of one.
+_MISSES = ((-1, 1, -1), (1, -1, 1), (-7, 7, 7), (7, -7, -7), (-8, 8, -8))
+
+
+def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Units) -> tuple[Problem, ...]:
+    """The hostile set for a variant that takes all sizes, made of that for multiples of its block tile.
+
+    Each problem misses whole tiles in every extent, in turn by another number of elements; the last one, which is
+    packed, stays what it is. Three more are smaller than a block tile: one of a single row, one of a single column, and
+    one of a single element. All have leading dimensions above the extents.
+
+    Args:
+        problems: as :func:`problems_for` makes them.
+        blocks: extents of the block tile, in elements.
+        units: what leading dimensions are odd multiples of.
+    """
+    *spaced, packed = problems
+    block_m, block_n, block_k = blocks
+    sizes = [
+        (p.m + m, p.n + n, max(p.k + k, 1)) for p, (m, n, k) in zip(spaced, itertools.cycle(_MISSES), strict=False)
+    ]
+    sizes += [(1, block_n + 3, 2 * block_k + 5), (block_m + 3, 1, 3), (1, 1, 1)]
+    return (*_with_factors(tuple(spaced_problem(packed.operation, *size, units) for size in sizes)), packed)
+
+
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    if not problems[0].operation.scaled:
+    e = problems[0].operation.epilogue
+    calls = {name: itertools.cycle(values) for name, values in _CALLS.items() if e.has(name)}
+    given: list[dict[str, Any]] = [{name: next(turn) for name, turn in calls.items()} for _ in problems]
+    problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
+    if not e.scaled:
         return problems
     turns = itertools.cycle(FACTORS)
     return tuple(replace(p, alpha=alpha, beta=beta) for p, (alpha, beta) in zip(problems, turns, strict=False))
@@ -679,14 +945,14 @@ class _Blocks:
         return count % self.raster.width == 0
 
 
-def _spaced(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
+def spaced_problem(operation: Operation, m: int, n: int, k: int, units: Units) -> Problem:
     """A problem whose leading dimensions are odd multiples of the units, above the extents and all different."""
     chosen: list[int] = []
     lines = [
         (k if operation.a_row_major else m, units.a),
         (n if operation.b_row_major else k, units.b),
         (n, units.d),
-        *([(n, units.d)] if operation.scaled else []),
+        *((n, units.d) for _ in operation.epilogue.matrices),
     ]
     for extent, unit in lines:
         # A gap of 16 elements at least: a narrow one could be stepped over.
@@ -694,7 +960,6 @@ def _spaced(operation: Operation, m: int, n: int, k: int, units: Units) -> Probl
         while ld in chosen or ld < extent + max(unit, 16):
             ld += 2 * unit
         chosen.append(ld)
-    if not operation.scaled:
-        return Problem(operation, m, n, k, *chosen)
-    lda, ldb, ldd, ldc = chosen
-    return Problem(operation, m, n, k, lda, ldb, ldd, ldc, beta=1.0)
+    lda, ldb, ldd, *others = chosen
+    read = {f"ld{matrix}": ld for matrix, ld in zip(operation.epilogue.matrices, others, strict=True)}
+    return Problem(operation, m, n, k, lda, ldb, ldd, **read, beta=1.0 if operation.scaled else 0.0)

@@ -16,12 +16,14 @@ from typing import Any
 
 import jinja2
 
-from wmmagen import coverage, derive, rules, selftest
+from wmmagen import coverage, derive, formula, rules, selftest
 from wmmagen.arch import Arch
-from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Residue
+from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
 from wmmagen.expr import Expr
+from wmmagen.rounding import FUNCTION_ULPS, precise
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -35,8 +37,10 @@ _BATCH_WORDS = {
     Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
     Batch.POINTERS: "products of matrices that arrays of pointers name, in one launch",
 }
+#: Matrices are capitals in a call, all else is not.
 _ADDRESSES = {
-    name: name.replace("ADDRESS", "address").replace("WORKSPACE", "workspace") for name in derive.ADDRESS_NAMES
+    name: name.replace("ADDRESS", "address") if len(name.removesuffix("_ADDRESS")) == 1 else name.lower()
+    for name in derive.ADDRESS_NAMES
 }
 #: The numbers of a call under the names that the launcher's parameters have.
 _CALL_NAMES = {
@@ -50,6 +54,8 @@ _FACTOR = "float"
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
 #: Around each matrix of the self-test; a multiple of every alignment that a launcher asks for.
 _GUARD_BYTES = 4096
+#: Sums that functions of an epilogue are tried on: beyond, most of them make of every number the same.
+_MOST_OF_FUNCTIONS = 64
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -171,7 +177,16 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
     acceptable = ", ".join(_argument(field, value) for field, value in selftest.acceptable(config).items())
     return _fill(
         "selftest.cu.jinja",
-        {**_words(config), "arch": arch.name, "symbol": symbol, "acceptable": acceptable, "spoilt": calls},
+        {
+            **_words(config),
+            "arch": arch.name,
+            "symbol": symbol,
+            "acceptable": acceptable,
+            "spoilt": calls,
+            "factor": _FACTOR,
+            "ulps": FUNCTION_ULPS,
+            "tried": _tried(config.operation),
+        },
         numbers=_selftest_numbers(config),
     )
 
@@ -212,18 +227,22 @@ def _selftest_numbers(config: KernelConfig) -> str:
     known, least = derive.values(config), selftest.least_steps(config)
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
-    letters = selftest.matrices(config)
     split, shared = not known["reduction_none"], known["reduction_workspace"]
+    letters, names = selftest.matrices(config), selftest.pointers(config)
+    most = min(o.acc.exact_limit, o.d.exact_limit)
+    if not o.epilogue.exact:
+        most = _MOST_OF_FUNCTIONS
+    meanings = ("M is a multiple of this", "N is one of this", "and K of this, a slice")
+    if o.residue is Residue.PREDICATED:
+        meanings = ("rows of a block's tile of D", "columns of it", "elements of K in a slice")
     lines = [
-        ("BLOCK_M", known["BLOCK_M"], "M is a multiple of this"),
-        ("BLOCK_N", known["BLOCK_N"], "N is one of this"),
-        ("BLOCK_K", known["BLOCK_K"], "and K of this, a slice"),
+        *((f"BLOCK_{axis}", known[f"BLOCK_{axis}"], meaning) for axis, meaning in zip("MNK", meanings, strict=True)),
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
-        *((f"{x}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in letters),
+        *((f"{x.upper()}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in names),
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
-        ("MOST", min(o.acc.exact_limit, o.d.exact_limit), "integers up to this are exact in sums and in D"),
+        ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else "sums go up to this"),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
         *([("SPLIT_K", known["SPLIT_K"], "blocks that share a tile of D")] if split else []),
         *([("WORKSPACE_ALIGNMENT", least["workspace"], "bytes of which its address is a multiple")] if shared else []),
@@ -244,6 +263,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         checks[bool(expr.names & set(derive.ADDRESS_NAMES))].append(check)
     (blocks,) = (c.expr for c in derive.CALL if c.name == "BLOCKS")
     assert blocks is not None
+    flags = derive.flags(config, strict_isa=strict_isa)
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
@@ -255,10 +275,13 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "slot": {
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
-            "epilogue": config.operation.epilogue.value,
+            "epilogue": _epilogue(config.operation),
+            "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
-            "store": config.store.value,
             "split": config.reduction.value,
+            "residue": config.operation.residue.value,
+            "edge": config.operation.residue.value,
+            "store": _store(config),
             "residency": config.residency.value,
             "fragments": config.fragment_buffers,
             "arrange_a": config.arrange_a.value,
@@ -273,7 +296,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "copy_bytes": sorted({known["A_COPY_BYTES"], known["B_COPY_BYTES"]}, reverse=True),
         "call_checks": checks[False],
         "address_checks": checks[True],
-        "blocks": blocks.cpp(),
+        "blocks": blocks.fold(flags).cpp(),  # type: ignore[union-attr]
+        "sizes": "N, K" if config.operation.residue is Residue.EXACT else "M, N, K",
     }
 
 
@@ -304,22 +328,28 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     o = config.operation
     v = derive.values(config)
     exact = o.residue is Residue.EXACT
-    matrices, numbers = "const void* A, const void* B, void* D", "int lda, int ldb, int ldd"
-    if o.scaled:
-        matrices = "const void* A, const void* B, const void* C, void* D"
-        numbers = f"int lda, int ldb, int ldc, int ldd, {_FACTOR} alpha, {_FACTOR} beta"
+    chain = _chain(config)
+    read = "".join(f"const void* {pointer}, " for pointer in chain["pointers"])
+    leading = "".join(f"int ld{matrix}, " for matrix in chain["matrices"])
+    scalars = "".join(f", {_FACTOR} {scalar}" for scalar in chain["scalars"])
+    matrices = f"const void* A, const void* B, {read}void* D"
     if o.batch is Batch.POINTERS:
         matrices = matrices.replace("*", "* const*")
     workspace = ", void* workspace, size_t workspace_bytes" if v["reduction_workspace"] else ""
-    parameters = f"{matrices}, int M, int N, int K, {numbers}{workspace}{_batch_parameters(config)}"
+    parameters = (
+        f"{matrices}, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}{workspace}"
+        f"{_batch_parameters(config)}"
+    )
     return {
         "name": name_of(config),
         "a": o.a,
         "acc": o.acc,
         "d": o.d,
         "v": v,
-        "formula": "alpha * A * B + beta * C" if o.scaled else "A * B",
-        "outputs_words": "C and D (M x N) are" if o.scaled else "D (M x N) is",
+        "chain": chain,
+        "chain_words": _chain_words(config),
+        "formula": _formula(o),
+        "outputs_words": "C and D (M x N) are" if _epilogue(o) == "linear" else "D (M x N) is",
         "parameters": parameters,
         "arguments": ", ".join(p.split()[-1] for p in parameters.split(", ")),
         "order_a": "row_major" if o.a_row_major else "col_major",
@@ -375,6 +405,145 @@ def _pipeline(config: KernelConfig) -> str:
     return "single" if config.stages == 1 else f"prefetch{ahead}"
 
 
+def _store(config: KernelConfig) -> str:
+    """The part that brings sums to D; where D may end within a tile, fragments alone do not."""
+    if config.store is Store.DIRECT and config.operation.residue is Residue.PREDICATED:
+        return "direct_predicated"
+    return config.store.value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Epilogues.
+
+
+def _epilogue(operation: Operation) -> str:
+    """The part of an epilogue: the two that have one of their own, and that of all chains."""
+    if operation.epilogue.simple and operation.added == operation.d:
+        return str(operation.epilogue)
+    return "chain"
+
+
+def _formula(operation: Operation) -> str:
+    """What D is, in words."""
+    if operation.epilogue.simple:
+        return "alpha * A * B + beta * C" if operation.scaled else "A * B"
+    return "A * B and its epilogue"
+
+
+def _chain(config: KernelConfig) -> dict[str, Any]:
+    """What ``parts/epilogue_chain.jinja`` knows of a chain; the launcher and the header read the first rows."""
+    o, e = config.operation, config.operation.epilogue
+    pointers = [
+        *((matrix.upper(), o.added.storage) for matrix in e.matrices),
+        *((vector, o.added.storage if vector in BIASES else _FACTOR) for vector in e.vectors),
+    ]
+    columns = [vector for vector in e.vectors if not along_row(vector)]
+    struct = {vector: "Added" if vector in BIASES else "Scales" for vector in columns}
+    used = frozenset().union(*(formula.operations(step.formula) for step in e.steps))
+    return {
+        "matrices": e.matrices,
+        "biases": [vector for vector in e.vectors if vector in BIASES],
+        "scales": [vector for vector in e.vectors if vector not in BIASES],
+        "scalars": e.scalars,
+        "scalar_parameters": ", ".join(f"{_FACTOR} {scalar}" for scalar in e.scalars),
+        "scaled": e.scaled,
+        "pointers": [name for name, _ in pointers],
+        "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
+        "added": o.added,
+        "structs": {
+            "added": config.store is Store.STAGED and ("Added" in struct.values() or bool(e.matrices)),
+            "scales": "Scales" in struct.values(),
+        },
+        "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
+        "uses": used,
+        "precise": precise(o.d),
+        "of_row": _of_row(o),
+        "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
+        "in_rows": _statements(
+            e,
+            {
+                **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
+                **{v: _HELD[v] for v in e.vectors if along_row(v)},
+                **{v: _widened(o.added, f"{_HELD[v]}.of[e]") for v in columns if v in BIASES},
+                **{v: f"{_HELD[v]}.of[e]" for v in columns if v not in BIASES},
+                "row": "row_of_d",
+                "col": f"static_cast<{_FACTOR}>(warp_col + col + e)",
+            },
+        ),
+    }
+
+
+#: Where a kernel keeps what it has loaded of a vector.
+_HELD = {
+    "bias_row": "bias_of_row",
+    "bias_col": "bias_of_columns",
+    "scale_row": "scale_of_row",
+    "scale_col": "scale_of_columns",
+}
+
+
+def _widened(element: ElementType, value: str) -> str:
+    """As ``parts/convert.jinja`` says it."""
+    return f"{element.widen}({value})" if element.widen else value
+
+
+def _of_row(o: Operation) -> list[str]:
+    """Declarations of what a whole row has in common."""
+    lines = []
+    for vector in filter(along_row, o.epilogue.vectors):
+        element = f"{vector}[warp_row + row]"
+        element = _widened(o.added, element) if vector in BIASES else element
+        lines.append(f"const {_FACTOR} {_HELD[vector]} = {element};")
+    if o.epilogue.has("row"):
+        lines.append(f"const {_FACTOR} row_of_d = static_cast<{_FACTOR}>(warp_row + row);")
+    return lines
+
+
+def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
+    """Each step as an assignment to ``value``, with its name beside it."""
+    spelt = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}
+    return _aligned((f"value = {formula.cpp(step.formula, spelt)};", step.word) for step in epilogue.steps)
+
+
+def _tried(operation: Operation) -> dict[str, Any]:
+    """What the self-test knows of a chain: its numbers, and each step in the arithmetic of ``parts/singles.jinja``."""
+    e = operation.epilogue
+    spelt = {name: f"e.{name}" for name in (*e.names, "bias")} | {"bias": "e.bias_col", "acc": "value"}
+
+    def function(name: str) -> str:
+        return f"Singles::{'choose' if name == 'if' else name}"
+
+    return {
+        "steps": [(f"value = {formula.calls(step.formula, function, spelt)};", step.word) for step in e.steps],
+        "names": sorted(e.names),
+        "exact": e.exact,
+        "numbers": {name: selftest.SCALARS[name] for name in e.scalars if name not in ("alpha", "beta")},
+    }
+
+
+def _chain_words(config: KernelConfig) -> list[str]:
+    """What the banner and the header say of a chain; nothing of the two epilogues that need no words."""
+    o, e = config.operation, config.operation.epilogue
+    if _epilogue(o) != "chain":
+        return []
+    steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
+    words = [
+        "Each element of D goes through these steps, in float, and is rounded once; acc is what came before:",
+        *steps,
+    ]
+    if e.matrices:
+        matrices = " and ".join(matrix.upper() for matrix in e.matrices)
+        words.append(f"{matrices} (M x N, row-major) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
+    for vector in e.vectors:
+        kind, extent = (o.added.name if vector in BIASES else _FACTOR), "M" if along_row(vector) else "N"
+        words.append(
+            f"{vector} has {extent} elements, one for each {'row' if extent == 'M' else 'column'} of D, in {kind}."
+        )
+    if any(step.word == EXPR for step in e.steps) and e.has("bias_col"):
+        words.append("In an expression, bias is bias_col.")
+    return words
+
+
 def _share(known: Mapping[str, Any], operand: str) -> str:
     """How the copies of a thread lie in a slice: in one column at equal distances, or scattered."""
     vectors, step, tile = (known[f"{operand}_{name}"] for name in ("ROW_VECTORS", "ROW_STEP", "TILE_ROWS"))
@@ -387,7 +556,7 @@ def _share(known: Mapping[str, Any], operand: str) -> str:
 
 def _headers(config: KernelConfig) -> list[str]:
     o = config.operation
-    return sorted({t.header for t in (o.a, o.acc, o.d) if t.header} | {"mma.h"})
+    return sorted({t.header for t in (o.a, o.acc, o.d, o.added) if t.header} | {"mma.h"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

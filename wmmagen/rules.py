@@ -23,6 +23,7 @@ from wmmagen.arch import FULL_GRID, Arch
 from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.epilogue import VECTORS
 from wmmagen.errors import IllegalConfig
 from wmmagen.expr import Expr, parse
 
@@ -345,7 +346,7 @@ _TYPES: tuple[Rule, ...] = (
         source=GUIDE,
     ),
     _rule(
-        "T152",
+        "T155",
         "atomic-type",
         Scope.STATIC,
         "acc_f32 and d_f32",
@@ -449,7 +450,7 @@ _STAGED_LDM_D: tuple[Rule, ...] = (
         "staged-ldm-d",
         Scope.STATIC,
         "LDS_D % ACC_VECTOR == 0",
-        when="store_staged",
+        when="store_staged or residue_predicated",
         says="the leading dimension of a staged tile of D is a multiple of 16 bytes",
         message=_STAGED_D + "no multiple of {ACC_VECTOR} (16 bytes)",
         fix="change pad_d",
@@ -462,7 +463,7 @@ _STAGED_LDM_D: tuple[Rule, ...] = (
         "staged-ldm-d-strict",
         Scope.STATIC,
         "LDS_D * ACC_BITS % ACC_FRAGMENT_BITS == 0",
-        when="store_staged and strict_isa",
+        when="(store_staged or residue_predicated) and strict_isa",
         says="every row of a staged tile of D starts on a whole fragment",
         message=_STAGED_D + "and every row must start on the {ACC_FRAGMENT_BITS} bits of a thread's fragment",
         fix="change pad_d",
@@ -473,16 +474,16 @@ _STAGED_LDM_D: tuple[Rule, ...] = (
 )
 
 #: Where C is read at all.
-_NO_C = "BETA == 0 or "
+_NO_C = "(epilogue_linear and BETA == 0) or "
 
 
 def _call_ldm(operand: str, number: int) -> Iterable[Rule]:
     o, low = operand, operand.lower()
-    output, unread = o in "CD", _NO_C if o == "C" else ""
+    output, unread = o in "CRD", _NO_C if o == "C" else ""
     bits = "D_BITS" if output else "A_BITS"
     fragment = "ACC_FRAGMENT_BITS" if output else f"{o}_FRAGMENT_BITS"
     align = "ALIGN_D" if output else f"ALIGN_{o}"
-    scaled = "epilogue_linear" if o == "C" else None
+    scaled = f"with_{low}" if o in "CR" else None
     yield _rule(
         f"L22{number}",
         f"call-ldm-{low}",
@@ -594,10 +595,12 @@ _LEADING: tuple[Rule, ...] = (
     *_call_ldm("B", 2),
     *_call_ldm("D", 3),
     *_call_ldm("C", 4),
+    *_call_ldm("R", 6),
     _least_ld("A", 1, "LDA >= (K if a_row_major else M)", "extent of a row"),
     _least_ld("B", 2, "LDB >= (N if b_row_major else K)", "extent of a row"),
     _least_ld("D", 3, "LDD >= N", "N columns"),
-    _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "epilogue_linear"),
+    _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "with_c"),
+    _least_ld("R", 6, "LDR >= N", "N columns", "with_r"),
     *_STRIDES,
     _rule(
         "L271",
@@ -686,7 +689,7 @@ def _global_tiles(operand: str, number: int, fix: str) -> Rule:
 def _address(id: str, operand: str, when: str, *, copied: bool) -> Rule:
     """Of a pointer that copies begin at, or that a matrix call is given."""
     o, low = operand, operand.lower()
-    align, bits = ("ALIGN_D", "D_BITS") if o in "CD" else (f"ALIGN_{o}", "A_BITS")
+    align, bits = ("ALIGN_D", "D_BITS") if o in "CRD" else (f"ALIGN_{o}", "A_BITS")
     width = f"{align} elements" if copied else "32 bytes"
     return _rule(
         id,
@@ -701,6 +704,26 @@ def _address(id: str, operand: str, when: str, *, copied: bool) -> Rule:
         if copied
         else "The first tile is loaded or stored right at the pointer, which the guide wants 256-bit aligned.",
         source=GUIDE_ACCESS if copied else f"{GUIDE}, load_matrix_sync: mptr",
+        status=Status.POINTER,
+    )
+
+
+def _added(id: str, parameter: str, when: str, width: str, unread: str = "") -> Rule:
+    """Of a pointer at which vectors of what an epilogue adds or scales by begin."""
+    bytes_ = width if width in ("4", "C_BITS // 8") else f"{width} if {width} < 16 else 16"
+    return _rule(
+        id,
+        f"pointer-{parameter.lower().replace('_', '-')}-added",
+        Scope.LAUNCH,
+        f"{unread}{parameter.upper()}_ADDRESS % ({bytes_}) == 0",
+        when=when,
+        says=f"{parameter} is aligned to {'an element' if bytes_ == width else 'the vectors that it is read in'}",
+        message=f"{parameter} is not aligned to {'an element' if bytes_ == width else 'vectors of align_d elements'}",
+        fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
+        reason="It is read in vectors beside the stores of D, 16 bytes at a time at most."
+        if bytes_ != width
+        else "The hardware reads an element at a multiple of its size only.",
+        source=GUIDE_ACCESS,
         status=Status.POINTER,
     )
 
@@ -723,6 +746,41 @@ def _array(id: str, operand: str) -> Rule:
     )
 
 
+def _not_null(id: str, parameter: str) -> Rule:
+    """Of what an epilogue always reads, as P326 is of the others."""
+    return _rule(
+        id,
+        f"{parameter.lower().replace('_', '-')}-not-null",
+        Scope.LAUNCH,
+        f"{parameter.upper()}_ADDRESS != 0",
+        when=f"with_{parameter.lower()}",
+        says=f"{parameter}, which is read, is not null",
+        message=f"{parameter} is read and has a null pointer",
+        fix="allocate it first",
+        reason="A kernel that reads it ends the context.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    )
+
+
+def _apart(id: str, matrix: str, expr: str, when: str, demand: str) -> Rule:
+    """Of a matrix that an epilogue adds and that is D, as P327 and P328 are of C."""
+    return _rule(
+        id,
+        f"{matrix.lower()}-that-is-d-{demand.split()[-1]}",
+        Scope.LAUNCH,
+        expr,
+        when=when,
+        says=f"where {matrix} is D, it {demand}",
+        message=f"{matrix} is D, which is only right where it {demand}",
+        fix=f"give {matrix} memory of its own",
+        reason=f"Each element of {matrix} is read by whoever writes the element of D in the same place, before that, "
+        "and by nobody else; in another place it would be overwritten before it is read.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    )
+
+
 _POINTERS: tuple[Rule, ...] = (
     *_staged_tiles("A", 1, "M"),
     *_staged_tiles("B", 2, "N"),
@@ -735,8 +793,16 @@ _POINTERS: tuple[Rule, ...] = (
     _address("P324", "B", "feed_global", copied=False),
     _address("P325", "D", "store_direct", copied=False),
     _address("P331", "D", "store_staged", copied=True),
-    _address("P332", "C", "epilogue_linear and store_direct", copied=False),
-    _address("P333", "C", "epilogue_linear and store_staged", copied=True),
+    _address("P332", "C", "with_c and store_direct", copied=False),
+    _address("P333", "C", "with_c and store_staged and c_like_d", copied=True),
+    _address("P371", "R", "with_r and store_direct", copied=False),
+    _address("P372", "R", "with_r and store_staged and c_like_d", copied=True),
+    _added("P373", "C", "with_c and store_staged and not c_like_d", "ADDED_BYTES", _NO_C),
+    _added("P374", "R", "with_r and store_staged and not c_like_d", "ADDED_BYTES"),
+    _added("P375", "bias_row", "with_bias_row", "C_BITS // 8"),
+    _added("P376", "bias_col", "with_bias_col", "ADDED_BYTES"),
+    _added("P377", "scale_row", "with_scale_row", "4"),
+    _added("P378", "scale_col", "with_scale_col", "SCALES_BYTES"),
     _array("P341", "A"),
     _array("P342", "B"),
     _array("P343", "D"),
@@ -746,7 +812,7 @@ _POINTERS: tuple[Rule, ...] = (
         "pointers-not-null",
         Scope.LAUNCH,
         "D_ADDRESS != 0 and (K == 0 or (epilogue_linear and ALPHA == 0) or (A_ADDRESS != 0 and B_ADDRESS != 0))"
-        " and (epilogue_none or BETA == 0 or C_ADDRESS != 0)",
+        f" and (not with_c or {_NO_C}C_ADDRESS != 0)",
         says="a matrix that is read or written is not null",
         message="a matrix that is read or written has a null pointer",
         fix="allocate it first",
@@ -758,8 +824,8 @@ _POINTERS: tuple[Rule, ...] = (
         "P327",
         "c-that-is-d",
         Scope.LAUNCH,
-        "BETA == 0 or C_ADDRESS != D_ADDRESS or LDC == LDD",
-        when="epilogue_linear and residency_fragment",
+        f"{_NO_C}C_ADDRESS != D_ADDRESS or LDC == LDD",
+        when="with_c and residency_fragment",
         says="a C that is D has D's leading dimension",
         message="C is D, but ldc = {LDC} is not ldd = {LDD}",
         fix="give both one leading dimension, or C memory of its own",
@@ -771,8 +837,8 @@ _POINTERS: tuple[Rule, ...] = (
         "P328",
         "c-apart-from-d",
         Scope.LAUNCH,
-        "BETA == 0 or C_ADDRESS != D_ADDRESS",
-        when="epilogue_linear and residency_global",
+        f"{_NO_C}C_ADDRESS != D_ADDRESS",
+        when="with_c and residency_global",
         says="C is not D, which holds the partial sums",
         message="C is D, which holds the partial sums while the kernel runs",
         fix="give C memory of its own, or residency=fragment",
@@ -780,6 +846,11 @@ _POINTERS: tuple[Rule, ...] = (
         source=CONTRACT,
         status=Status.POINTER,
     ),
+    *(_not_null(f"P39{number}", name) for number, name in enumerate(("R", *VECTORS), start=1)),
+    _apart("P381", "R", "R_ADDRESS != D_ADDRESS or LDR == LDD", "with_r and residency_fragment", "has D's ldd"),
+    _apart("P382", "R", "R_ADDRESS != D_ADDRESS", "with_r and residency_global", "holds no partial sums"),
+    _apart("P383", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", "with_c and not c_like_d", "has D's type"),
+    _apart("P384", "R", "R_ADDRESS != D_ADDRESS", "with_r and not c_like_d", "has D's type"),
     _rule(
         "P329",
         "c-that-is-d-in-a-batch",
@@ -1055,6 +1126,46 @@ _AXES: tuple[Rule, ...] = (
     _promise("X612", "widest-store-d", "ALIGN_D * D_BITS <= 128", "store_staged", "align_d"),
     _meaningless("X607", "no-pad-d", "PAD_D == 0", "store_direct", "pad_d", "0", _UNSTAGED),
     _rule(
+        "X621",
+        "no-type-of-c",
+        Scope.STATIC,
+        "c_like_d",
+        when="not epilogue_adds",
+        says="c is D's type where the epilogue adds nothing",
+        message="c={c} means nothing where epilogue={epilogue} adds nothing",
+        fix="c={d}, or leave it out",
+        reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
+        source="NAMES.md",
+        structural=True,
+    ),
+    _rule(
+        "X622",
+        "elements-with-places",
+        Scope.STATIC,
+        "store_staged",
+        when="epilogue_positional",
+        says="an epilogue that asks where an element lies needs it in shared memory",
+        message="epilogue={epilogue} depends on an element's row or column, which store={store} does not know",
+        fix="store=staged, or an epilogue without vectors, row and col",
+        reason="Which lane holds which element of a fragment is not specified; read back from shared memory, each has "
+        "a row and a column.",
+        source=GUIDE,
+        structural=True,
+    ),
+    _rule(
+        "X623",
+        "added-fragments",
+        Scope.STATIC,
+        "c_like_acc",
+        when="epilogue_adds and store_direct",
+        says="what is added in fragments has the accumulator's type",
+        message="c={c}: beside fragments of {acc} a matrix of another type cannot be added",
+        fix="store=staged, or c={acc}",
+        reason="Two fragments hold the same place in the same element only where they have one type.",
+        source=GUIDE,
+        structural=True,
+    ),
+    _rule(
         "X613",
         "second-fragment-buffer",
         Scope.STATIC,
@@ -1097,6 +1208,34 @@ _AXES: tuple[Rule, ...] = (
     ),
     _rule(
         "X616",
+        "edges-are-staged",
+        Scope.STATIC,
+        "feed_shared",
+        when="residue_predicated",
+        says="what lies outside of A and B is replaced by zeros in shared memory",
+        message="feed=global with residue=predicated: a fragment that is loaded from global memory reads whole tiles, "
+        "also where A or B ends within one",
+        fix="feed=shared, or residue=exact",
+        reason="A matrix load takes no bound: all of its tile is read.",
+        source=f"{GUIDE}, load_matrix_sync",
+        structural=True,
+    ),
+    _rule(
+        "X617",
+        "edges-keep-their-sums",
+        Scope.STATIC,
+        "residency_fragment",
+        when="residue_predicated",
+        says="partial sums of a part of a tile stay in registers",
+        message="residency=global with residue=predicated: sums would be parked in D as whole tiles, also where D ends "
+        "within one",
+        fix="residency=fragment, or residue=exact",
+        reason="A matrix store takes no bound: all of its tile is written.",
+        source=f"{GUIDE}, store_matrix_sync",
+        structural=True,
+    ),
+    _rule(
+        "X624",
         "reduction-of-splits",
         Scope.STATIC,
         "SPLIT_K == 1 and reduction_none or SPLIT_K > 1 and (reduction_workspace or reduction_atomic)",
@@ -1109,7 +1248,7 @@ _AXES: tuple[Rule, ...] = (
         structural=True,
     ),
     _rule(
-        "X617",
+        "X625",
         "splits-in-registers",
         Scope.STATIC,
         "reduction_none",
@@ -1122,7 +1261,7 @@ _AXES: tuple[Rule, ...] = (
         structural=True,
     ),
     _rule(
-        "X618",
+        "X626",
         "atomics-by-place",
         Scope.STATIC,
         "store_staged",
@@ -1162,6 +1301,20 @@ _AXES: tuple[Rule, ...] = (
         structural=True,
     ),
     _rule(
+        "X627",
+        "splits-of-whole-tiles",
+        Scope.STATIC,
+        "residue_exact",
+        when="reduction_workspace or reduction_atomic",
+        says="K is split where sizes are multiples of the block tile",
+        message="reduction={reduction} with residue=predicated: splits share whole slices, and sums of whole tiles",
+        fix="split_k=1,reduction=none, or residue=exact",
+        reason="Which slices lie inside A and B is counted from the first one on, which only one of the splits has; "
+        "and a workspace has room for the tiles that D has whole.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
         "X608",
         "staging-needs-a-copy",
         Scope.STATIC,
@@ -1186,10 +1339,26 @@ def _multiple(axis: str, number: int) -> Rule:
         says=f"{axis} is a multiple of BLOCK_{axis}",
         message=f"{axis} = {{{axis}}} is no multiple of BLOCK_{axis} = {{BLOCK_{axis}}}; "
         "residue=exact takes multiples only",
-        fix=f"pad {axis}, or a kernel with another block tile",
+        fix=f"residue=predicated, pad {axis}, or a kernel with another block tile",
         reason="Such a kernel has no code for a part of a tile, which is what makes it fast.",
         source=CONTRACT,
         knobs=(axis,),
+        status=Status.SIZE,
+    )
+
+
+def _grid_limit(id: str, name: str, expr: str, when: str) -> Rule:
+    return _rule(
+        id,
+        name,
+        Scope.LAUNCH,
+        expr,
+        when=when,
+        says="the blocks fit into one grid",
+        message="{M}x{N} is {M} / {BLOCK_M} by {N} / {BLOCK_N} blocks, more than a grid holds (2147483647)",
+        fix="a kernel with a larger block tile, or several calls",
+        reason="Blocks are numbered in one dimension, which ends there.",
+        source=GUIDE_LIMITS,
         status=Status.SIZE,
     )
 
@@ -1210,17 +1379,14 @@ _SIZES: tuple[Rule, ...] = (
     _multiple("M", 1),
     _multiple("N", 2),
     _multiple("K", 3),
-    _rule(
-        "N804",
-        "grid-limit",
-        Scope.LAUNCH,
-        "M // BLOCK_M <= 2147483647 // (N // BLOCK_N if N >= BLOCK_N else 1)",
-        says="the blocks fit into one grid",
-        message="{M}x{N} is {M} / {BLOCK_M} by {N} / {BLOCK_N} blocks, more than a grid holds (2147483647)",
-        fix="a kernel with a larger block tile, or several calls",
-        reason="Blocks are numbered in one dimension, which ends there.",
-        source=GUIDE_LIMITS,
-        status=Status.SIZE,
+    _grid_limit(
+        "N804", "grid-limit", "M // BLOCK_M <= 2147483647 // (N // BLOCK_N if N >= BLOCK_N else 1)", "residue_exact"
+    ),
+    _grid_limit(
+        "N805",
+        "grid-limit-of-parts",
+        f"N == 0 or {derive.BLOCK_ROWS} <= 2147483647 // (1 if N == 0 else {derive.BLOCK_COLS})",
+        "residue_predicated",
     ),
     _rule(
         "N811",
@@ -1380,7 +1546,11 @@ def demand(
 
 
 def _explain(rule: Rule, known: Mapping[str, Any], config: KernelConfig) -> Violation:
-    words = {**{k: spell(v) for k, v in values_of(config).items()}, **{k: v for k, v in known.items() if k.isupper()}}
+    words = {
+        "c": config.operation.added.name,
+        **{k: spell(v) for k, v in values_of(config).items()},
+        **{k: v for k, v in known.items() if k.isupper()},
+    }
     words["older_types"] = " ".join(dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS if i.min_sm <= 75))
     fix = rule.fix.format(**words)
     others = frozenset(r.id for r in broken(known)) - {rule.id} if rule.knobs else frozenset()
@@ -1423,7 +1593,7 @@ def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:
     """The leading dimensions that are the size ``knob`` because the matrix is packed; they follow it."""
     follow = {
         "M": [] if known["a_row_major"] else ["LDA"],
-        "N": ["LDD", "LDC", *(["LDB"] if known["b_row_major"] else [])],
+        "N": ["LDD", "LDC", "LDR", *(["LDB"] if known["b_row_major"] else [])],
         "K": [*(["LDA"] if known["a_row_major"] else []), *([] if known["b_row_major"] else ["LDB"])],
     }
     return [name for name in follow.get(knob, []) if known.get(name) == known[knob]]

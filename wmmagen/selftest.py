@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from wmmagen import derive, rules
 from wmmagen.config import Batch, Feed, KernelConfig, Order, Problem, Store
+from wmmagen.epilogue import VECTORS
 from wmmagen.rules import Scope, Status
 
 #: Where the matrices of a call lie that nobody launches; aligned to whatever a launcher may ask for.
-ADDRESSES = {"A": 4096, "B": 8192, "C": 12288, "D": 16384, "workspace": 20480}
+ADDRESSES = {
+    name: 4096 * number for number, name in enumerate(("A", "B", "C", "D", "R", *VECTORS, "workspace"), start=1)
+}
 #: Products of the batch of such a call.
 _PRODUCTS = 2
 #: No launcher asks for more than this; in bytes, and in elements.
@@ -38,9 +41,19 @@ class Spoilt:
     changes: Call
 
 
-def matrices(config: KernelConfig) -> str:
+#: The numbers of an acceptable call; those of an epilogue that has other ones are tried in its self-test.
+SCALARS = {"alpha": 2.0, "beta": -1.0, "scale": 0.5, "low": -6.0, "high": 8.0}
+
+
+def matrices(config: KernelConfig) -> tuple[str, ...]:
     """The matrices of a call, in the order of the launcher's arguments."""
-    return "ABCD" if config.operation.scaled else "ABD"
+    return ("A", "B", *(matrix.upper() for matrix in config.operation.epilogue.matrices), "D")
+
+
+def pointers(config: KernelConfig) -> tuple[str, ...]:
+    """The pointers of a call, in the order of the launcher's arguments."""
+    *read, d = matrices(config)
+    return (*read, *config.operation.epilogue.vectors, d)
 
 
 def strides(config: KernelConfig) -> tuple[str, ...]:
@@ -61,11 +74,10 @@ def acceptable(config: KernelConfig) -> dict[str, int | float]:
     known = derive.values(config)
     m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     p = Problem.packed(config.operation, m, n, k)
-    leading = {"lda": p.lda, "ldb": p.ldb, "ldc": p.ldc, "ldd": p.ldd}
-    call: dict[str, int | float] = {letter: ADDRESSES[letter] for letter in matrices(config)}
+    call: dict[str, int | float] = {name: ADDRESSES[name] for name in pointers(config)}
     call |= {"M": m, "N": n, "K": k}
-    call |= {f"ld{letter.lower()}": leading[f"ld{letter.lower()}"] for letter in matrices(config)}
-    call |= {"alpha": 2.0, "beta": -1.0} if config.operation.scaled else {}
+    call |= {f"ld{letter.lower()}": getattr(p, f"ld{letter.lower()}") for letter in matrices(config)}
+    call |= {name: SCALARS[name] for name in config.operation.epilogue.scalars}
     if config.operation.batched:
         call["batch"] = _PRODUCTS
     if config.operation.batch is Batch.STRIDED:
@@ -80,7 +92,8 @@ def acceptable(config: KernelConfig) -> dict[str, int | float]:
 def answer(config: KernelConfig, call: Call) -> Status:
     """What the launcher of ``config`` answers to ``call`` before it asks the device; OK where no rule is broken."""
     given = {name.upper(): value for name, value in call.items() if name not in ADDRESSES}
-    known = derive.values(config) | given | {f"{name.upper()}_ADDRESS": call[name] for name in ADDRESSES.keys() & call}
+    given_addresses = {f"{name.upper()}_ADDRESS": call[name] for name in ADDRESSES.keys() & call}
+    known = derive.values(config) | given | given_addresses
     addresses = set(derive.ADDRESS_NAMES)
     products = call.get("batch", 1)
     broken = [rule for rule in rules.broken(known) if rule.scope is Scope.LAUNCH]
@@ -120,10 +133,15 @@ def spoilt_calls(config: KernelConfig) -> list[Spoilt]:
         short = Spoilt(f"an {ld} that is less than a row", Status.LEADING_DIMENSION, {ld: call[ld] - least[ld]})
         found += [short, *_unaligned(letter, call, least)]
         found.append(Spoilt(f"no {letter}", Status.POINTER, {letter: 0}))
-    if config.operation.scaled:
+    for vector in config.operation.epilogue.vectors:
+        if least[vector] > 1:
+            other = {vector: call[vector] + least[vector] // 2}
+            found.append(Spoilt(f"a misaligned {vector}", Status.POINTER, other))
+        found.append(Spoilt(f"no {vector}", Status.POINTER, {vector: 0}))
+    for matrix in config.operation.epilogue.matrices:
         # With residency=global it may not even be D with D's leading dimension.
-        other = {"C": call["D"], "ldc": call["ldc"] + least["ldc"]}
-        found.append(Spoilt("a C that is D with another ldc", Status.POINTER, other))
+        other = {matrix.upper(): call["D"], f"ld{matrix}": call[f"ld{matrix}"] + least[f"ld{matrix}"]}
+        found.append(Spoilt(f"a {matrix.upper()} that is D with another ld{matrix}", Status.POINTER, other))
     if "workspace" in call:
         found += [
             Spoilt("no workspace", Status.WORKSPACE, {"workspace": 0}),

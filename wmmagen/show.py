@@ -16,7 +16,7 @@ from rich.status import Status
 
 from wmmagen import mend
 from wmmagen.choose import tied
-from wmmagen.config import OPERATION_KEYS, Problem, name, spell
+from wmmagen.config import Problem, name, operation_values, spell
 from wmmagen.doctor import Finding
 from wmmagen.inspection import Figure, Inspection, differing, plain, remarks
 from wmmagen.lint import Report
@@ -216,7 +216,11 @@ def _launched(run: Run) -> str:
     """What was computed, and the verdict."""
     p = run.problem
     right = "exact" if run.guaranteed else "passed, not guaranteed by the bound"
-    c = f" ldc {p.ldc} alpha {p.alpha:g} beta {p.beta:g}" if p.operation.scaled else ""
+    if run.error is not None:
+        right = str(run.error)
+    e = p.operation.epilogue
+    numbers = (*(f"ld{matrix}" for matrix in e.matrices), *e.scalars)
+    c = "".join(f" {number} {getattr(p, number):g}" for number in numbers)
     how = "" if run.miss_bits is None else f" ({run.method})"
     return f"  {p!s:<18} lda {p.lda} ldb {p.ldb} ldd {p.ldd}{c}: {right if run.exact else 'WRONG'}{how}"
 
@@ -273,6 +277,12 @@ def sweep_result(result: Result, again: str) -> str:
         _next(result, again),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def suited(chosen: Mapping[str, Any], problem: Problem) -> str:
+    """What was made of the operation because of the size that was asked for."""
+    words = ",".join(f"{key}={spell(value)}" for key, value in chosen.items())
+    return f"{problem} is no multiple of any legal block tile: {words}"
 
 
 def _finals(table: Table, protocol: TimingProtocol) -> str:
@@ -644,7 +654,7 @@ def space_document(found: Space, seconds: float) -> dict[str, Any]:
     """The document of ``space --json``; shares are in per cent of the product."""
     return {
         "arch": found.arch.name,
-        "operation": {key: spell(getattr(found.operation, key)) for key in OPERATION_KEYS},
+        "operation": {key: spell(value) for key, value in operation_values(found.operation).items()},
         "problem": str(found.problem) if found.problem else None,
         "strict_isa": found.strict_isa,
         "axes": {

@@ -17,7 +17,7 @@ from wmmagen import batched, chips, coverage, derive, estimate, foundry, freival
 from wmmagen.arch import Arch, occupancy
 from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject, Table, Wide, Zeroed
 from wmmagen.batched import BatchCase, Stack
-from wmmagen.config import Batch, Feed, KernelConfig, Problem, Reduction, Store
+from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Reduction, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
@@ -25,10 +25,10 @@ from wmmagen.freivalds import Freivalds
 from wmmagen.layout import UNSHIFTED, Image, Shifts, Workspace
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Estimated, Facts, Outcome, Record
-from wmmagen.reference import Inputs, Units
+from wmmagen.reference import Inputs, Span, Units
 from wmmagen.render import Source, render
 from wmmagen.timing import PARTLY_COLD, Comparison, Data, Timing, TimingProtocol
-from wmmagen.verdict import Judged, Tiles, Wanted, explain, judge
+from wmmagen.verdict import Error, Judged, Tiles, Wanted, explain, judge
 
 #: A launch that takes longer than this counts as one that never ends.
 RUN_LIMIT_S = 10.0
@@ -43,6 +43,8 @@ FREIVALDS_ABOVE = 2048**3
 _CASES_KEPT = 8
 #: Alignment of a pointer that a matrix call is given; in bytes.
 _FRAGMENT_BYTES = 32
+#: The widest access of a lane; in bytes.
+_WIDEST_BYTES = WIDEST_BITS // 8
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,15 @@ class Case:
 
     Attributes:
         inputs: with their proof.
-        images, buffers: of A, B, C where the epilogue has it, and D, which is last.
-        want: the exact result; None where ``check`` stands for it.
+        images, buffers: of A, B, of what the epilogue reads, and of D, which is last.
+        want: the exact result, or where it must lie; None where ``check`` stands for it.
         check: Freivalds' check of D.
     """
 
     inputs: Inputs
     images: tuple[Image, ...]
     buffers: tuple[Bytes, ...]
-    want: npt.NDArray[Any] | None
+    want: npt.NDArray[Any] | Span | None
     check: Freivalds | None
 
     @property
@@ -72,7 +74,8 @@ class Case:
         words = touched(self, returned)
         if not words and not verdict.exact:
             words = explain(verdict, tiles) if tiles else str(verdict)
-        return Judged(not words, verdict.guaranteed, words, self.check.miss_bits if self.check else None)
+        miss_bits = self.check.miss_bits if self.check else None
+        return Judged(not words, verdict.guaranteed, words, miss_bits, None if words else verdict.error)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Run:
         mismatch: the first wrong element and its owner, in words; empty where exact.
         miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
         findings: what the CPU executor found; a run with findings is not exact, and its result was not compared.
+        error: of a right result of an epilogue with functions, which is within a proved bound; None of all others.
     """
 
     problem: Problem
@@ -96,6 +100,7 @@ class Run:
     mismatch: str
     miss_bits: int | None = None
     findings: tuple[dict[str, object], ...] = ()
+    error: Error | None = None
 
     @property
     def method(self) -> str:
@@ -109,14 +114,17 @@ class Run:
         p = self.problem
         return {
             "problem": str(p),
-            "leading_dimensions": [p.lda, p.ldb, *([p.ldc] if p.operation.scaled else []), p.ldd],
+            "leading_dimensions": [p.lda, p.ldb, *(getattr(p, f"ld{m}") for m in p.operation.epilogue.matrices), p.ldd],
             "strides": _strides(p) if p.operation.batched else None,
             "alpha": p.alpha,
             "beta": p.beta,
+            "scalars": {name: getattr(p, name) for name in p.operation.epilogue.scalars},
             "method": "full" if self.miss_bits is None else "freivalds",
             "vectors": None if self.miss_bits is None else freivalds.VECTORS,
             "miss_probability": None if self.miss_bits is None else 2.0**-self.miss_bits,
             "exact": self.exact,
+            "error_ulps": None if self.error is None else self.error.seen,
+            "error_bound_ulps": None if self.error is None else self.error.bound,
             "guaranteed": self.guaranteed,
             "pattern": self.pattern,
             "first_mismatch": self.mismatch or None,
@@ -175,7 +183,7 @@ def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Poi
 
     The table of a matrix that must not be read is empty.
     """
-    letters = batched.letters_of(problem)
+    letters = (*layout.operand_names(problem.operation), "D")
     for number, (letter, image) in enumerate(zip(letters, images, strict=True)):
         if problem.operation.batch is Batch.POINTERS and isinstance(image, Stack):
             read = letter == "D" or _is_read(problem, letter)
@@ -190,9 +198,11 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     Where there is a workspace (:func:`workspace_of`), its buffer comes behind theirs.
     """
     known = derive.values(config, problem=problem)
-    p, workspace = problem, workspace_of(config, problem)
+    p, e, workspace = problem, problem.operation.epilogue, workspace_of(config, problem)
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
-    factors = (p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.alpha, p.beta)
+    # Where sizes are multiples, the grid tells M.
+    sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
+    leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
         element = known["D_BITS"] // 8
@@ -206,7 +216,9 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
         arguments=(
             *_pointers(p, images),
             *([] if workspace is None else [Pointer(len(images), workspace.offset)]),
-            *(factors if p.operation.scaled else (p.n, p.k, p.lda, p.ldb, p.ldd)),
+            *sizes,
+            *leading,
+            *(getattr(p, scalar) for scalar in e.scalars),
             *strides,
         ),
         zeroed=zeroed,
@@ -310,11 +322,14 @@ def _placed(wanted: Wanted, shifts: Shifts) -> Case:
 
 def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
-    a, b, *c, d = images
+    a, b, *others, d = images
     operands = [a.pack(inputs.a), b.pack(inputs.b)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
-    return (*operands, *(x.unreadable() if inputs.c is None else x.pack(inputs.c) for x in c), d.blank())
+    for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
+        values = inputs.c if name == "C" else inputs.beside[name.lower()]
+        operands.append(image.unreadable() if values is None else image.pack(values.reshape(image.rows, image.cols)))
+    return (*operands, d.blank())
 
 
 @lru_cache(maxsize=2)
@@ -348,8 +363,10 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     known = derive.values(config)
     blocks = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     problems = reference.problems_for(
-        config.operation, *blocks, config.stages, units=_units(config), raster=config.raster, splits=config.split_k
+        config.operation, *blocks, config.stages, units=units(config), raster=config.raster, splits=config.split_k
     )
+    if config.operation.residue is Residue.PREDICATED:
+        problems = reference.ragged(problems, blocks, units(config))
     # No slice at all: D is the sum of nothing, and every element of it has to be written.
     nothing = replace(problems[0], k=0)
     # Beside it stands C, as it is in the problem that has both factors.
@@ -357,7 +374,7 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     return batched.hostile(singles) if config.operation.batched else singles
 
 
-def _units(config: KernelConfig) -> Units:
+def units(config: KernelConfig) -> Units:
     """What ``config`` promises of leading dimensions where it copies, and the strict reading where fragments go."""
     o, wide = config.operation, reference.wide_units(config.operation)
     copied, staged = config.feed is Feed.SHARED, config.store is Store.STAGED
@@ -372,6 +389,7 @@ def pointer_shifts(config: KernelConfig) -> Shifts:
         known["A_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
         known["B_COPY_BYTES"] if copied else _FRAGMENT_BYTES,
         known["OUTPUT_BYTES"] if staged else _FRAGMENT_BYTES,
+        *(min(known[name], _WIDEST_BYTES) for name in ("ADDED_BYTES", "SCALES_BYTES")),
     )
 
 
@@ -412,7 +430,7 @@ def check_run(
     if behind and workspace is not None and exact:
         words = workspace.damage(behind[0])
         exact = not words
-    return Run(problem, exact, judged.guaranteed, pattern, words, judged.miss_bits)
+    return Run(problem, exact, judged.guaranteed, pattern, words, judged.miss_bits, error=judged.error)
 
 
 def run_once(subject: Subject, backend: Backend) -> list[Bytes]:
@@ -534,10 +552,10 @@ def moved_bytes(problem: Problem) -> float:
     """Bytes that every kernel has to read or write: each element once, and no matrix that a factor leaves out."""
     p, o = problem, problem.operation
     # A matrix that all products share has to be read once.
-    a, b, c = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b, p.stride_c))
+    a, b = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b))
+    added = p.batch if p.stride_c or not p.operation.batched else min(p.batch, 1)
     operands = (a * p.m * p.k + b * p.k * p.n) * o.a.bits if p.alpha else 0
-    results = p.m * p.n * o.d.bits * (p.batch + (c if p.beta else 0))
-    return (operands + results) / 8
+    return (operands + p.batch * p.m * p.n * o.d.bits + added * p.added_bits) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:
@@ -655,7 +673,8 @@ def tflops(problem: Problem, median_us: float) -> float:
 
 def touched(case: Case, returned: Sequence[Bytes]) -> str:
     """Which operand was written to, in words; empty where none was."""
-    for letter, image, sent, back in zip("ABC", case.images[:-1], case.buffers, returned, strict=False):
+    names = layout.operand_names(case.problem.operation)
+    for letter, image, sent, back in zip(names, case.images[:-1], case.buffers, returned, strict=False):
         if not bool((sent == back).all()):
             first = int((sent != back).argmax())
             return f"{letter} was written to, first at byte {first - image.offset} from its start"

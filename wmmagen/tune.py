@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wmmagen import __version__, choose, seeds
 from wmmagen.arch import Arch
-from wmmagen.config import NEUTRAL, OPERATION_KEYS, KernelConfig, Operation, parse, spell
+from wmmagen.config import NEUTRAL, KernelConfig, Operation, operation_values, parse, spell
 from wmmagen.config import name as name_of
 from wmmagen.errors import ConfigError, Fault, OutOfTime, StudyError
 from wmmagen.records import Outcome, Record
@@ -204,7 +204,7 @@ def open_study(
         StudyError: no such name or storage can be, or the study there is about something else.
     """
     check_name(name)
-    values = {key: getattr(operation, key) for key in OPERATION_KEYS}
+    values = operation_values(operation)
     # What is not there is not said, so that studies of before it could be there go on.
     pairs = {key: value for key, value in values.items() if key not in NEUTRAL or value != NEUTRAL[key]}
     about = About(arch.name, _pairs(pairs), problem, _pairs(fixed or {}))

@@ -7,10 +7,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from wmmagen.config import Problem
 from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import Step, along_row
 from wmmagen.freivalds import Freivalds
 from wmmagen.layout import Array, Bytes, Image, Mask, decode, encode
-from wmmagen.reference import F16_MAX, Inputs, expected, finish, restrict, round_once
+from wmmagen.reference import (
+    F16_MAX,
+    Inputs,
+    Span,
+    beside_at,
+    expected,
+    finish,
+    is_chain,
+    restrict,
+    round_once,
+    span_of,
+)
 
 #: Wrong elements that an explanation has to account for, all of them, before it is given as a hint.
 SAMPLE = 64
@@ -48,12 +61,12 @@ class Wanted:
 
     Attributes:
         inputs: what the kernel is given.
-        want: the exact result; None where ``check`` stands for it.
+        want: the exact result, or where it must lie; None where ``check`` stands for it.
         check: Freivalds' check of D.
     """
 
     inputs: Inputs
-    want: Array | None
+    want: Array | Span | None
     check: Freivalds | None
 
 
@@ -66,12 +79,14 @@ class Judged:
         guaranteed: the bound of the inputs proves that every right kernel gives these bits.
         words: what is wrong; empty where exact.
         miss_bits: a wrong result passes with a probability of 2^-this at most; None where all of it was compared.
+        error: of a right result of an epilogue with functions; None of all others.
     """
 
     exact: bool
     guaranteed: bool
     words: str
     miss_bits: int | None = None
+    error: Error | None = None
 
 
 @dataclass(frozen=True)
@@ -127,20 +142,43 @@ class Evidence:
 
     def fits(self, sums: Array) -> Array:
         """Which columns of ``sums`` (samples × candidates) give, through the epilogue, every sampled element."""
-        c = self.sampled_c()
-        results = finish(self.inputs.problem, sums, None if c is None else c[:, None])
-        return np.asarray(self.matches(results, slice(None)).all(axis=0))
+        return np.asarray(self.matches(self.inputs.problem, sums, self.sampled_c(), slice(None)).all(axis=0))
 
-    def matches(self, results: Array, which: Array | slice) -> Array:
-        """Which of some results, rounded once, are what was left in the sampled elements that ``which`` chooses.
+    def matches(self, problem: Problem, sums: Array, c: Array | None, which: Array | slice, **others: Array) -> Array:
+        """Which of some sums give, through an epilogue, what was left in the sampled elements that ``which`` chooses.
 
         Args:
-            results: samples, or samples × candidates; before their rounding.
+            problem: whose epilogue, with its factors.
+            sums: samples, or samples × candidates.
+            c: C beside the samples; None where it is not read.
             which: an index into the samples.
+            others: what else the epilogue reads beside the samples, where it is not what lies in their own places.
         """
-        bits = encode(round_once(results, self.element), self.element)
+        beside = {**beside_at(self.inputs, self.rows[which], self.cols[which]), **others}
         left = self.got[self.rows, self.cols][which]
-        return np.asarray(bits == (left if results.ndim == 1 else left[:, None]))
+        if sums.ndim > 1:
+            left, c = left[:, None], None if c is None else c[:, None]
+            beside = {name: values[:, None] for name, values in beside.items()}
+        if not problem.operation.epilogue.exact:
+            return span_of(problem, sums, c, beside).holds(decode(left, self.element))
+        bits = encode(round_once(finish(problem, sums, c, beside), self.element), self.element)
+        return np.asarray(bits == left)
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far a right result lies from its float64 value, in ulp of D.
+
+    Attributes:
+        seen: the farthest element.
+        bound: the farthest that an element could have been; proved (:mod:`wmmagen.rounding`).
+    """
+
+    seen: float
+    bound: float
+
+    def __str__(self) -> str:
+        return f"within {self.seen:.3g} ulp of float64, proved bound {self.bound:.3g}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +186,8 @@ class Verdict:
     """The answer about one run.
 
     Attributes:
-        exact: D equals the exact result bit for bit, and nothing around it was touched.
+        exact: D equals the exact result bit for bit, or lies where it must where a step is a function, and nothing
+            around it was touched.
         guaranteed: whether the inputs' bound makes every order of summation give these bits.
         mismatch: the first wrong element.
         wrong: how many elements are wrong.
@@ -156,6 +195,7 @@ class Verdict:
         damage: which guard was overwritten, in words; empty where none was.
         hint: a known cause that the wrong elements have in common; empty where none is known.
         evidence: what :func:`explain` looks at; None where no element is wrong.
+        error: of a right result of an epilogue with functions; None of all others.
     """
 
     exact: bool
@@ -166,8 +206,11 @@ class Verdict:
     damage: str
     hint: str
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    error: Error | None = None
 
     def __str__(self) -> str:
+        if self.exact and self.error is not None:
+            return str(self.error)
         if self.exact:
             return "exact" if self.guaranteed else "passed, not guaranteed by the bound"
         parts = [self.mismatch.text, f"{self.wrong} of {self.total} elements differ"] if self.mismatch else []
@@ -178,7 +221,7 @@ def judge(
     inputs: Inputs,
     image_d: Image,
     returned_buffer: Bytes,
-    want: Array | None = None,
+    want: Array | Span | None = None,
     check: Freivalds | None = None,
 ) -> Verdict:
     """Compare D with the exact result, bit for bit, and its guards with their pattern.
@@ -201,21 +244,25 @@ def judge(
         raise ValueError(f"the image is no image of D of {p}")
     got = image_d.bits(returned_buffer)
     if check is None:
-        wrong = _differs(got, expected(inputs) if want is None else want, image_d.element)
+        want = expected(inputs) if want is None else want
+        wrong = _differs(got, want, image_d.element)
     else:
         wrong = _fails(inputs, got, check, image_d.element)
     count = int(np.count_nonzero(wrong))
     damage = image_d.guard_damage(returned_buffer)
     text = "" if damage is None else str(damage)
     if not count:
-        return Verdict(damage is None, inputs.guaranteed, None, 0, wrong.size, text, "")
+        error = Error(want.seen(decode(got, image_d.element)), want.ulps) if isinstance(want, Span) else None
+        return Verdict(damage is None, inputs.guaranteed, None, 0, wrong.size, text, "", error=error)
     evidence = _collect(inputs, got, wrong, image_d.unwritten(returned_buffer), count)
     mismatch = _mismatch(evidence, image_d.ld)
     return Verdict(False, inputs.guaranteed, mismatch, count, wrong.size, text, _hint(evidence, None), evidence)
 
 
-def _differs(got: Array, want: Array, element: ElementType) -> Mask:
+def _differs(got: Array, want: Array | Span, element: ElementType) -> Mask:
     """Where bit patterns are not those of the right values, or the right values are not finite."""
+    if isinstance(want, Span):
+        return ~(want.holds(decode(got, element)) & np.isfinite(want.low) & np.isfinite(want.high))
     wrong: Mask = np.asarray(got != encode(want, element))
     return wrong if element.integer else wrong | ~np.isfinite(want)
 
@@ -269,7 +316,8 @@ def _sums_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
 
 def _exact_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
     """The exact results of some elements, before their rounding."""
-    return finish(inputs.problem, _sums_at(inputs, rows, cols), _at(inputs.c, rows, cols))
+    beside = beside_at(inputs, rows, cols)
+    return finish(inputs.problem, _sums_at(inputs, rows, cols), _at(inputs.c, rows, cols), beside)
 
 
 def _terms(inputs: Inputs, rows: Array, cols: Array) -> Array:
@@ -349,7 +397,7 @@ def _not_a_number(evidence: Evidence, tiles: Tiles | None) -> str | None:
         return None
     cause = "a read outside A or B, whose guards are NaN, or shared memory that was used before it was filled"
     p = evidence.inputs.problem
-    if p.operation.scaled and p.beta == 0:
+    if p.operation.epilogue.has("c") and not p.reads_c:
         cause = f"C was read although beta is 0, or {cause}"
     if p.operation.scaled and p.alpha == 0:
         cause = f"A or B was read although alpha is 0, or {cause}"
@@ -386,10 +434,57 @@ def _factors(evidence: Evidence, tiles: Tiles | None) -> str | None:
         if p.beta != 1:
             stories.append(("beta was ignored: C was added as it is", p.alpha, 1.0, c, everything))
     for text, alpha, beta, other_c, where in stories:
-        results = finish(replace(p, alpha=alpha, beta=beta), sums, other_c)[where]
-        if results.size >= FEWEST and evidence.matches(results, where).all():
-            return text
+        found = None if other_c is None else other_c[where]
+        if np.count_nonzero(where) >= FEWEST:
+            told = replace(p, alpha=alpha, beta=beta)
+            if evidence.matches(told, sums[where], found, where).all():
+                return text
     return None
+
+
+def _steps(evidence: Evidence, tiles: Tiles | None) -> str | None:
+    """Whether a chain left out a step, took two in another order, or read a vector at another place."""
+    p, e, c = evidence.inputs.problem, evidence.inputs.problem.operation.epilogue, evidence.sampled_c()
+    if not is_chain(p.operation) or evidence.rows.size < FEWEST:
+        return None
+    sums, all_ = _sums_at(evidence.inputs, evidence.rows, evidence.cols), slice(None)
+    for text, steps in _other_chains(e.steps):
+        other = replace(p.operation, epilogue=e.with_steps(steps))
+        if evidence.matches(p.doing(other), sums, c, all_).all():
+            return text
+    for vector in e.vectors:
+        values, own = evidence.inputs.beside[vector], along_row(vector)
+        swapped = (evidence.cols if own else evidence.rows) % values.size
+        word, others = ("column", "row") if own else ("row", "column")
+        stories = [(f"{vector} was read by the {word} and not by the {others}", values[swapped])]
+        at = evidence.rows if own else evidence.cols
+        stories += [
+            (
+                f"{vector} was read {abs(off)} elements {'further' if off > 0 else 'before'}",
+                values[(at + off) % values.size],
+            )
+            for off in (1, -1, *((tiles.inst_n, -tiles.inst_n) if tiles else ()))
+        ]
+        for text, read in stories:
+            if evidence.matches(p, sums, c, all_, **{vector: read}).all():
+                return text
+    if "r" in e.matrices and evidence.matches(p, sums, c, all_, r=np.zeros(evidence.rows.size)).all():
+        return "R was not added"
+    return None
+
+
+def _other_chains(steps: tuple[Step, ...]) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """A chain with a step less, and with two neighbours in the other order."""
+    for at, step in enumerate(steps):
+        if step.word != "linear":
+            yield f"the step {step.word} is missing", (*steps[:at], *steps[at + 1 :])
+    for at in range(len(steps) - 1):
+        first, second = steps[at : at + 2]
+        if first.word != "linear":
+            yield (
+                f"the step {second.word} came before {first.word}",
+                (*steps[:at], second, first, *steps[at + 2 :]),
+            )
 
 
 def _transposed(evidence: Evidence, tiles: Tiles | None) -> str | None:
@@ -434,8 +529,8 @@ def _gathers(evidence: Evidence, at_a: tuple[Array, Array], at_b: tuple[Array, A
         return False
     terms = a[ra[inside], ca[inside]].astype(np.int64) * b[rb[inside], cb[inside]].astype(np.int64)
     c = evidence.sampled_c()
-    results = finish(evidence.inputs.problem, terms.sum(axis=1), None if c is None else c[inside])
-    return bool(evidence.matches(results, inside).all())
+    found = None if c is None else c[inside]
+    return bool(evidence.matches(evidence.inputs.problem, terms.sum(axis=1), found, inside).all())
 
 
 def _slices(evidence: Evidence, tiles: Tiles | None) -> str | None:
@@ -565,6 +660,7 @@ _CAUSES: tuple[_HintRule, ...] = (
     _not_a_number,
     _zero,
     _factors,
+    _steps,
     _transposed,
     _slices,
 )

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from wmmagen import derive
 from wmmagen.arch import WARP_SIZE
 from wmmagen.config import KernelConfig
+from wmmagen.epilogue import MATRICES
 from wmmagen.executor.counts import WAVEFRONT, Counts, Meter
 
 Array = npt.NDArray[Any]
@@ -253,11 +254,39 @@ class _Tile:
 
     def _stored(self) -> Load:
         """The epilogue."""
+        matrices = sum(bool(self._known[f"with_{matrix}"]) for matrix in MATRICES)
         if not self._known["store_staged"]:
-            return self._sums(stores=True) + (self._sums(stores=False) if self._known["epilogue_linear"] else Load())
-        rows: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M
+            return self._sums(stores=True) + self._sums(stores=False) * matrices
+        warps: int = self.WARPS_M * self.WARPS_N
         barrier = Load(block_barriers=1) if self._known["feed_shared"] else Load()
-        return self._row_of_tiles() * rows + barrier
+        lane = np.arange(WARP_SIZE)
+        once = self._columns_read(lane % self.D_ROW_VECTORS) if derive.same_columns(self._known) else Load()
+        rows: int = self.FRAGS_M
+        return (self._row_of_tiles() * rows + once) * warps + barrier
+
+    def _columns_read(self, vector: Array) -> Load:
+        """The vectors of columns, of which each lane has number ``vector`` of a row."""
+        found = Load()
+        for name, nbytes in (("bias_col", self.ADDED_BYTES), ("scale_col", self.SCALES_BYTES)):
+            if self._known[f"with_{name}"]:
+                found += self._pieces(vector * nbytes, nbytes)
+        return found
+
+    def _rows_read(self, row: Array) -> Load:
+        """The vectors of rows, of which a lane has one element."""
+        found = Load()
+        for name, nbytes in (("bias_row", self.C_BITS // 8), ("scale_row", 4)):
+            if self._known[f"with_{name}"]:
+                found += self._pieces(row * nbytes, nbytes)
+        return found
+
+    def _pieces(self, starts: Array, nbytes: int) -> Load:
+        """Loads of ``nbytes`` from ``starts`` on, one for each lane, 16 bytes at a time at most."""
+        found = Load()
+        for piece in range(0, nbytes, _WIDEST):
+            _, sectors = self._meter.sectors(_by_warp(starts + piece))
+            found += Load(global_load_requests=starts.size // WARP_SIZE, global_load_sectors=sectors)
+        return found
 
     def _row_of_tiles(self) -> Load:
         """One row of a warp's tiles through its strip."""
@@ -281,8 +310,11 @@ class _Tile:
             global_store_requests=self.D_STORES * len(elements),
             global_store_sectors=sectors,
         )
-        c = Load(global_load_requests=self.D_STORES, global_load_sectors=sectors)
-        return out + c if self._known["epilogue_linear"] else out
+        for matrix in MATRICES:
+            if self._known[f"with_{matrix}"]:
+                out += self._pieces((row * _LEADING + col) * self.C_BITS // 8, self.ADDED_BYTES)
+        out += self._rows_read(row)
+        return out if derive.same_columns(self._known) else out + self._columns_read(store % self.D_ROW_VECTORS)
 
 
 def _by_warp(addresses: Array) -> Array:

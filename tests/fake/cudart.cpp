@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -58,6 +59,8 @@ struct Call {
   char* workspace;
   int M, N, K, lda, ldb, ldc, ldd;
   float alpha, beta;
+  const OUTPUT* vectors[4];  // of biases, which have D's type here
+  float scalars[3];
 };
 
 // The matrix of a product: of an array of pointers, or the one that there is.
@@ -75,22 +78,38 @@ Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
   c.A = matrix<const __half*>(a, next++, product);
   c.B = matrix<const __half*>(a, next++, of_b);
   if (SCALED) c.C = matrix<const OUTPUT*>(a, next++, product);
+  for (int i = 0; i < VECTORS; ++i)
+    c.vectors[i] = argument<const OUTPUT*>(a, next++);
   c.D = matrix<OUTPUT*>(a, next++, product);
   if (WORKSPACE) c.workspace = argument<char*>(a, next++);
+  if (PREDICATED) c.M = argument<int>(a, next++);
   for (int* field : {&c.N, &c.K, &c.lda, &c.ldb})
     *field = argument<int>(a, next++);
   if (SCALED) c.ldc = argument<int>(a, next++);
   c.ldd = argument<int>(a, next++);
   c.alpha = SCALED ? argument<float>(a, next++) : 1.0f;
   c.beta = SCALED ? argument<float>(a, next++) : 0.0f;
+  for (int i = 0; i < SCALARS; ++i)
+    c.scalars[i] = argument<float>(a, next++);
   if (STRIDED) {
     c.A += product * argument<long long>(a, next++);
     c.B += of_b * argument<long long>(a, next++);
     if (SCALED) c.C += product * argument<long long>(a, next++);
     c.D += product * argument<long long>(a, next++);
   }
-  c.M = static_cast<int>(launch.gridDim.x) / (c.N / BLOCK_N) * BLOCK_M;
+  // Where sizes are multiples, the grid tells M; else it has to be what M and N ask for.
+  const int blocks = static_cast<int>(launch.gridDim.x);
+  if (!PREDICATED) c.M = blocks / (c.N / BLOCK_N) * BLOCK_M;
+  const int down = (c.M + BLOCK_M - 1) / BLOCK_M;
+  if (blocks != down * ((c.N + BLOCK_N - 1) / BLOCK_N)) std::abort();
   return c;
+}
+
+// The steps behind linear, of a kernel that has any.
+float further_steps(const Call& call, float value, int row, int col) {
+  static_cast<void>(call), static_cast<void>(row), static_cast<void>(col);
+  STEPS
+  return value;
 }
 
 void compute(const Call& c) {
@@ -122,6 +141,7 @@ void compute(const Call& c) {
       float d = c.alpha * sums[j];
       if (c.beta != 0 || (SCALED && does("beta_zero_reads")))
         d += c.beta * number(c.C[static_cast<std::size_t>(i) * c.ldc + j]);
+      d = further_steps(c, d, i, does("wrong_column") ? (j + 1) % c.N : j);
       if (does("zeros")) d = 0;
       if (does("one_element") && i == c.M - 1 && j == 3) d += 1;
       if (does("one_unwritten") && i == 5 && j == c.N - 1) continue;
@@ -131,7 +151,7 @@ void compute(const Call& c) {
   if (does("beside_d")) round_to(&c.D[c.N], 0);
   if (does("behind_d"))
     round_to(&c.D[static_cast<std::size_t>(c.M) * c.ldd + 40], 0);
-  if (does("before_workspace")) c.workspace[-1] = 0;
+  if (WORKSPACE && does("before_workspace")) c.workspace[-1] = 0;
   if (does("writes_a")) round_to(const_cast<__half*>(c.A), 9);
 }
 

@@ -23,7 +23,7 @@ from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, trial
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import pick
-from wmmagen.config import KernelConfig, Problem, name
+from wmmagen.config import KernelConfig, Problem, Residue, name
 from wmmagen.errors import Fault
 
 #: The first offset that a 32-bit integer does not hold; in elements.
@@ -37,19 +37,24 @@ FAR_CASES = (
     f"{SMALL},copy=ld,stages=2,layout=cc,arrange_a=tiles,arrange_b=tiles,epilogue=linear",
     f"{SMALL},feed=global,layout=cr,residency=global",
     f"{SMALL},copy=ld,stages=1,layout=rc,store=staged,d=f16,epilogue=linear",
+    f"{SMALL},residue=predicated,copy=cpasync,stages=3,layout=cr,epilogue=linear",
+    f"{SMALL},residue=predicated,copy=ld,stages=2,layout=rc,store=staged,d=f16,epilogue=linear",
 )
 TINY = "inst=16x16x16,warps=1x1,frags=1x1,k_steps=1"
-MANY_CASES = tuple(
-    f"{TINY},{rest},raster={raster}"
-    for rest in ("copy=ld,stages=1", "feed=global")
-    for raster in ("linear", "grouped8", "panels8")
+MANY_CASES = (
+    *(
+        f"{TINY},{rest},raster={raster}"
+        for rest in ("copy=ld,stages=1", "feed=global")
+        for raster in ("linear", "grouped8", "panels8")
+    ),
+    f"{TINY},residue=predicated,copy=ld,stages=1,raster=panels8",
 )
 
 
 def far_problems(config: KernelConfig) -> Iterator[tuple[str, Problem]]:
     """One problem for each matrix, whose last lines begin beyond :data:`FAR` elements."""
     o, known = config.operation, derive.values(config)
-    m, n, k = known["BLOCK_M"], known["BLOCK_N"], 3 * known["BLOCK_K"]
+    m, n, k = (x - _part(config) for x in (known["BLOCK_M"], known["BLOCK_N"], 3 * known["BLOCK_K"]))
     plain = Problem.packed(o, m, n, k)
     lines = {"lda": k if o.layout[0] == "c" else m, "ldb": n if o.layout[1] == "c" else k, "ldd": m}
     if o.scaled:
@@ -65,7 +70,14 @@ def many_problems(config: KernelConfig) -> Iterator[tuple[str, Problem]]:
     known = derive.values(config)
     for key, one in (("m", known["BLOCK_M"]), ("n", known["BLOCK_N"])):
         size = {"m": known["BLOCK_M"], "n": known["BLOCK_N"], "k": 2 * known["BLOCK_K"], key: (MANY + 3) * one}
+        # Rows of whole tiles keep the promised alignment; an extent that is no row may end within a tile.
+        size["m"] -= _part(config)
         yield key, Problem.packed(config.operation, **size)
+
+
+def _part(config: KernelConfig) -> int:
+    """What a size may miss of whole tiles."""
+    return int(config.operation.residue is Residue.PREDICATED)
 
 
 def tasks(arch: Arch) -> Iterator[tuple[KernelConfig, str, Problem]]:

@@ -42,6 +42,10 @@ CASES = (
     f"{SMALL},copy=cpasync,stages=3,split_k=3,fragment_buffers=2",
     f"{SMALL},copy=ld,stages=1,split_k=2,epilogue=linear,d=f16",
     f"{SMALL},feed=global,split_k=3,reduction=atomic",
+    f"{SMALL},residue=predicated,copy=cpasync,stages=3,fragment_buffers=2",
+    f"{SMALL},residue=predicated,copy=cpasync,stages=2,fragment_buffers=1,layout=cr,align_a=4,align_b=2,epilogue=linear",
+    f"{SMALL},residue=predicated,copy=ld,stages=2,layout=cc,store=staged,d=f16,epilogue=linear",
+    f"{SMALL},residue=predicated,copy=ld,stages=1,layout=rc,align_a=1,align_b=1,store=staged,align_d=1",
 )
 
 

@@ -132,7 +132,7 @@ def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
         (["emit", "--to", "out"], "request", "--best"),
         (["emit", "", "--to", "out", "--symbol", "return", "--arch", "sm_75"], "config", "letter"),
         (["sweep", "--exhaustive", "--trials", "3", "--arch", "sm_75"], "request", "one of them"),
-        (["sweep", "--arch", "sm_75", "--problem", "100"], "request", "fix"),
+        (["sweep", "--arch", "sm_75", "--problem", "100", "--fix", "residue=exact"], "request", "fix"),
         (["sweep", "--arch", "sm_75", "--fix", FEW, "--storage", TOO_LONG], "study", "a path that can be written"),
         (["sweep", "--arch", "sm_75", "--fix", FEW, "--generated", "/dev/null/x"], "request", "another folder"),
         (["sweep", "--arch", "sm_75", "--jobs", "1000000"], "usage", "--jobs"),

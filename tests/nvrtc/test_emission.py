@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +13,29 @@ import pytest
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, selftest
 from wmmagen.arch import ARCHS
-from wmmagen.config import Batch, KernelConfig, Reduction
+from wmmagen.config import Batch, KernelConfig, Reduction, Residue
 from wmmagen.defaults import demand, read_config
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
 SM90 = ARCHS[90]
-#: More than 64 KB of shared memory, C, sums of one type and D of another, both layouts, a raster with groups, and
-#: splits that meet in a workspace.
+#: All sizes, more than 64 KB of shared memory, C, sums of one type and D of another, both layouts, and a raster with
+#: groups.
 PAIRS = (
-    "copy=cpasync,stages=4,warps=2x2,frags=2x2,k_steps=4,epilogue=linear,d=f16,store=staged,layout=cr,raster=grouped2,"
-    "split_k=3"
+    "residue=predicated,copy=cpasync,stages=4,warps=2x2,frags=2x2,k_steps=4,epilogue=linear,d=f16,store=staged,"
+    "layout=cr,raster=grouped2"
 )
+
+#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, and splits that meet in a
+#: workspace: its self-test is what counts.
+CHAIN = (
+    "copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,split_k=3"
+)
+STEPS = {
+    "linear+biascol+gelu+clamp": "value += number(call.vectors[0][col]);"
+    " value = 0.5f * value * (1.0f + std::erf(value * 0.70710678f));"
+    " value = value < call.scalars[0] ? call.scalars[0] : value > call.scalars[1] ? call.scalars[1] : value;"
+    ' if (does("inaccurate") && value > 0.5f) value *= 1.002f;'
+}
 
 
 @dataclass(frozen=True)
@@ -44,9 +57,13 @@ def facts(config: KernelConfig) -> str:
         "STRIDED": int(o.batch is Batch.STRIDED),
         "POINTERS": int(o.batch is Batch.POINTERS),
         "WORKSPACE": int(config.reduction is Reduction.WORKSPACE),
+        "PREDICATED": int(o.residue is Residue.PREDICATED),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
         "OUTPUT": o.d.storage,
+        "VECTORS": len(o.epilogue.vectors),
+        "SCALARS": len(o.epilogue.scalars) - 2 * o.scaled,
+        "STEPS": STEPS.get(str(o.epilogue), ""),
         "ARGUMENTS": ", ".join(f"at({v})" if name in selftest.ADDRESSES else str(v) for name, v in call.items()),
     }
     return "".join(f"#define {name} {value}\n" for name, value in numbers.items())
@@ -54,10 +71,19 @@ def facts(config: KernelConfig) -> str:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    nvcc, folder = demand_nvcc(), tmp_path_factory.mktemp("emission")
     config = read_config(PAIRS, SM90)
-    demand(config, SM90)
     assert derive.values(config)["SHARED_BYTES"] > 64 * 1024
+    return built(config, tmp_path_factory.mktemp("emission"))
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(read_config(CHAIN, SM90), tmp_path_factory.mktemp("chain")).selftest
+
+
+def built(config: KernelConfig, folder: Path) -> Programs:
+    nvcc = demand_nvcc()
+    demand(config, SM90)
     kernel, _, test, _ = emit.emit(config, SM90, folder, symbol="my_gemm")
     (folder / "facts.h").write_text(facts(config))
     objects = []
@@ -87,6 +113,12 @@ def test_the_self_test_passes_on_a_device_that_is_right(programs: Programs) -> N
     assert len([line for line in lines if line.startswith("said ")]) == len(
         selftest.spoilt_calls(read_config(PAIRS, SM90))
     )
+    # Whole tiles and parts of them, of slices and of copies.
+    known = derive.values(read_config(PAIRS, SM90))
+    sizes = [tuple(map(int, size)) for size in re.findall(r"^exact (\d+) x (\d+) x (\d+),", said, re.MULTILINE)]
+    for place, axis in enumerate("MNK"):
+        left = {size[place] % known[f"BLOCK_{axis}"] for size in sizes}
+        assert {0, 1} <= left and len(left) >= 4, axis
 
 
 @pytest.mark.parametrize(
@@ -102,13 +134,32 @@ def test_the_self_test_passes_on_a_device_that_is_right(programs: Programs) -> N
         ("beside_d", "memory around D"),
         ("behind_d", "memory around D"),
         ("writes_a", "only read"),
-        ("before_workspace", "memory around the workspace"),
         ("launch_fails", "CUDA refused the launch"),
     ],
 )
 def test_the_self_test_finds_what_is_wrong(programs: Programs, fake: str, words: str) -> None:
     status, said = run(programs.selftest, fake)
     assert (status, said.splitlines()[-1]) == (1, "FAIL"), said
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("fake", "status", "words"),
+    [
+        ("", 0, "right 48 x 32 x 16"),
+        ("one_element", 1, "D["),
+        ("wrong_column", 1, "D["),
+        ("inaccurate", 1, "D["),
+        ("beta_zero_reads", 1, "is nan"),
+        ("behind_d", 1, "memory around D"),
+        ("before_workspace", 1, "memory around the workspace"),
+    ],
+)
+def test_the_self_test_of_a_chain_knows_its_steps_and_their_errors(
+    chain: Path, fake: str, status: int, words: str
+) -> None:
+    ended, said = run(chain, fake)
+    assert (ended, said.splitlines()[-1]) == (status, ("PASS", "FAIL")[status]), said
     assert words in said
 
 

@@ -354,7 +354,7 @@ def test_more_memory_than_there_is_ends_with_3(
         (["inspect", "", "--arch", "sm_75", "--problem", "2048"], "request"),
         (["inspect", "", "pad_a=4", "--arch", "sm_75"], "illegal"),
         (["inspect", "--arch", "sm_75"], "usage"),
-        (["sweep", "--arch", "sm_75", "--problem", "100"], "request"),
+        (["sweep", "--arch", "sm_75", "--problem", "100", "--fix", "residue=exact"], "request"),
         (["emit", "--best", "none", "--to", "out"], "study"),
         ([], "usage"),
         (["nonsense"], "usage"),

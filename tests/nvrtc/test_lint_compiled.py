@@ -94,6 +94,17 @@ def test_the_committed_kernels_have_no_defect(name: str) -> None:
         assert found.figures.matrix % step == 0
 
 
+def test_a_kernel_for_all_sizes_has_the_main_loop_of_one_for_multiples() -> None:
+    """What looks at edges stands outside of it; in it, a few instructions tell when the next edge is due."""
+    pairs = "copy=cpasync,stages=3,fragment_buffers=2,frags=2x2,raster=panels8"
+    cases = tuple(config(f"{pairs},residue={residue}") for residue in ("exact", "predicated"))
+    exact, every = (report(case, own(rendered(cases, 90), render(case, ARCHS[90]).kernel)) for case in cases)
+    assert (exact.defects, every.defects) == ((), ())
+    assert exact.figures is not None and every.figures is not None
+    assert every.figures.accesses == exact.figures.accesses
+    assert every.figures.instructions <= exact.figures.instructions + 8
+
+
 FEEDS = ("copy=ld,stages=1", "copy=ld,stages=2", "feed=global,copy=none,stages=1,pad_a=0,pad_b=0")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wmmagen import derive, instructions, rules
@@ -28,6 +28,7 @@ from wmmagen.config import (
     Store,
     build,
     read_pairs,
+    read_value,
     values_of,
 )
 from wmmagen.dtypes import ELEMENT_TYPES, F16, F32
@@ -128,7 +129,7 @@ BREAKS: dict[str, Break] = {
     ),
     "T151": Break("acc=f16", "acc=f16,store=staged"),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
-    "T152": Break(f"{_ATOMIC},acc=f16,d=f16", _ATOMIC),
+    "T155": Break(f"{_ATOMIC},acc=f16,d=f16", _ATOMIC),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
     "L201": Break("pad_a=7", "pad_a=8"),
     "L202": Break("pad_b=9", "pad_b=8"),
@@ -176,12 +177,15 @@ BREAKS: dict[str, Break] = {
     "X612": Break("store=staged,align_d=8", "store=staged,align_d=4"),
     "X613": Break("k_steps=1,fragment_buffers=2", "k_steps=2,fragment_buffers=2"),
     "X615": Break("k_steps=3,fragment_buffers=2", "k_steps=3,fragment_buffers=2,stages=1"),
+    "X616": Break(f"residue=predicated,{_GLOBAL}", "residue=predicated"),
+    "X617": Break("residue=predicated,residency=global", "residue=predicated"),
     "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
-    "X616": Break("split_k=2", "split_k=2,reduction=workspace"),
-    "X617": Break("split_k=2,reduction=workspace,residency=global", "split_k=2,reduction=workspace"),
-    "X618": Break("split_k=2,reduction=atomic", _ATOMIC),
+    "X624": Break("split_k=2", "split_k=2,reduction=workspace"),
+    "X625": Break("split_k=2,reduction=workspace,residency=global", "split_k=2,reduction=workspace"),
+    "X626": Break("split_k=2,reduction=atomic", _ATOMIC),
     "X619": Break(f"{_ATOMIC},epilogue=linear", "store=staged,split_k=2,reduction=workspace,epilogue=linear"),
     "X620": Break("split_k=2,reduction=workspace,batch=strided", "split_k=2,reduction=workspace"),
+    "X627": Break("split_k=2,reduction=workspace,residue=predicated", "split_k=2,reduction=workspace"),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
@@ -190,6 +194,9 @@ BREAKS: dict[str, Break] = {
     "X606": Break(f"{_GLOBAL},arrange_b=tiles", _GLOBAL),
     "X607": Break("pad_d=8", "pad_d=0"),
     "X608": Break("copy=none", "copy=ld"),
+    "X621": Break("epilogue=relu,c=f16", "epilogue=relu,c=f32"),
+    "X622": Break("epilogue=biascol", "epilogue=biascol,store=staged"),
+    "X623": Break("epilogue=linear,c=f16", "epilogue=linear,c=f16,store=staged"),
 }
 
 
@@ -214,8 +221,17 @@ def sample(count: int, seed: int) -> list[KernelConfig]:
     Each axis is drawn so that its rules are kept about as often as broken: whole random configurations would break so
     many rules at once that a lost one would not be missed.
     """
-    draw = random.Random(seed)
-    return [_random_config(draw) for _ in range(count)]
+    draw, more = random.Random(seed), random.Random(seed + 1)
+    return [_with_steps(_random_config(draw), more) for _ in range(count)]
+
+
+def _with_steps(case: KernelConfig, draw: random.Random) -> KernelConfig:
+    """Some of them with an epilogue, and some with a type of what it adds."""
+    if draw.random() < 0.7:
+        return case
+    epilogue = read_value("epilogue", draw.choice(["linear", "linear+relu", "biascol", "relu", "relu+residual"]))
+    c = draw.choice([None, None, F16, F32])
+    return replace(case, operation=replace(case.operation, epilogue=epilogue, c=c))
 
 
 def _random_config(draw: random.Random) -> KernelConfig:
@@ -244,6 +260,7 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "pad_d": draw.choice([0, 0, 0, 0, 0, 0, 0, 8]),
         "arrange_a": Arrange.ROWS if meaningful else draw.choice(list(Arrange)),
         "arrange_b": Arrange.ROWS if meaningful else draw.choice(list(Arrange)),
+        "residue": draw.choice([Residue.EXACT] * 5 + [Residue.PREDICATED]),
         "residency": draw.choice([Residency.FRAGMENT] * 4 + [Residency.GLOBAL]),
         "store": draw.choice(list(Store)),
         "fragment_buffers": draw.choice([1, 1, 2]),

@@ -10,7 +10,7 @@ from cases_legality import BASE
 
 from wmmagen import coverage, defaults, rules
 from wmmagen.arch import ARCHS
-from wmmagen.config import CONFIG_KEYS, Grid, KernelConfig, Shape, name, read_pairs, values_of
+from wmmagen.config import CONFIG_KEYS, Grid, KernelConfig, Shape, name, read_pairs, spell, values_of
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError, IllegalConfig, NotGeneratedYet
 
@@ -32,6 +32,7 @@ OPEN: dict[str, list[str]] = {
     "pad_d": ["0", "4", "8"],
     "layout": ["rr", "rc", "cr", "cc"],
     "epilogue": ["none", "linear"],
+    "residue": ["exact", "predicated"],
     "align_a": ["1", "2", "4", "8"],
     "align_b": ["1", "2", "4", "8"],
     "align_d": ["1", "2", "4"],
@@ -69,6 +70,36 @@ def test_every_key_is_tried() -> None:
     assert {single.split("=")[0] for single in SINGLES} == set(CONFIG_KEYS)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "size", "chosen"),
+    [
+        # Whole tiles of some kernel, and no size at all, ask for nothing.
+        ("", (2048, 2048, 2048), {}),
+        ("", (64, 128, 16), {}),
+        ("", (0, 7, 7), {}),
+        # Rows of 77, 999 and 999 elements are aligned to one element, those of 36 and 100 to four.
+        ("", (1000, 999, 77), {"residue": "predicated", "align_a": "1", "align_b": "1", "align_d": "1"}),
+        ("", (999, 100, 36), {"residue": "predicated", "align_a": "4", "align_b": "4", "align_d": "4"}),
+        ("", (1, 4096, 11008), {"residue": "predicated", "align_a": "8", "align_b": "8", "align_d": "4"}),
+        # What was said stays; a promise that the rows break leaves no kernel, so nothing is chosen.
+        ("align_a=1,d=f16", (5, 40, 24), {"residue": "predicated", "align_b": "8", "align_d": "8"}),
+        ("residue=exact", (5, 40, 24), {}),
+        ("residue=predicated", (5, 40, 24), {}),
+        ("align_a=8", (5, 40, 23), {}),
+        ("feed=global", (5, 40, 24), {}),
+    ],
+)
+def test_a_size_says_what_the_operation_has_to_be(
+    pairs: str, size: tuple[int, int, int], chosen: dict[str, str]
+) -> None:
+    # A few points of each space are enough.
+    few = "warps=1x2,frags=2x2,k_steps=1,stages=1,min_blocks=1,raster=linear"
+    given = read_pairs(f"{few},{pairs}")
+    found = defaults.for_size(given, SM80, size)
+    assert {key: spell(value) for key, value in found.items() if key not in given} == chosen
+    assert {key: found[key] for key in given} == given
+
+
 @pytest.mark.parametrize("sm", SMS)
 @pytest.mark.parametrize("strict", [False, True])
 def test_nothing_given_is_a_kernel(sm: int, strict: bool) -> None:
@@ -82,7 +113,7 @@ def test_one_key_alone_becomes_a_legal_configuration(pairs: str, strict: bool) -
     for sm in SMS:
         arch = ARCHS[sm]
         found = defaults.read_config(pairs, arch, strict_isa=strict)
-        assert {key: values_of(found)[key] for key in given} == given
+        assert {key: values_of(found).get(key, found.operation.added) for key in given} == given
         broken = [v.rule.id for v in rules.check(found, arch, strict_isa=strict)]
         reason = impossible(pairs, sm, strict)
         assert (reason in broken) if reason else broken == [], f"sm_{sm}: {found}"

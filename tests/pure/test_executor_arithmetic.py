@@ -308,9 +308,71 @@ def test_special_values(name: str, values: tuple[int, ...], want: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["add.ftz.f32", "mul.rz.f32", "div.approx.f32", "add.s8", "mul.s32", "shl.s32", "cvt.f16.f32", "cvt.rn.f32.f16",
+    ["add.ftz.f32", "mul.rz.f32", "add.s8", "mul.s32", "shl.s32", "cvt.f16.f32", "cvt.rn.f32.f16",
      "setp.lo.f32", "setp.lt.b32", "sin.approx.f32", "mad.wide.s64", "fma.f32", "add", "xor.s32", "cvt.rzi.f32.s32"],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(name: str) -> None:
+    with pytest.raises(UnknownInstruction):
+        alu.decode(tuple(name.split(".")))
+
+
+def bits_of(value: float) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+def value_of(bits: int) -> float:
+    return float(np.uint32(bits).view(np.float32))
+
+
+singles = st.integers(0, U32 - 1) | st.floats(-200, 200, width=32).map(bits_of)
+
+
+@given(singles, singles, singles)
+@settings(max_examples=200, deadline=None)
+def test_sums_towards_minus_infinity_are_the_largest_below(a: int, b: int, c: int) -> None:
+    x, y, z = map(value_of, (a, b, c))
+    if not all(map(math.isfinite, (x, y, z))):
+        return
+    exact, found = Fraction(x) * Fraction(y) + Fraction(z), value_of(compute("fma.rm.f32", a, b, c))
+    if math.isfinite(found) and abs(exact) < 2**127:
+        above = float(np.nextafter(np.float32(found), np.float32(np.inf)))
+        assert Fraction(found) <= exact < Fraction(above)
+
+
+@given(singles)
+@settings(max_examples=200, deadline=None)
+def test_approximations_are_within_what_the_isa_allows(a: int) -> None:
+    """ex2: 2^-22 relative; rcp: 1 ulp. Subnormal operands and results of .ftz are 0."""
+    x = value_of(a)
+    if not math.isfinite(x):
+        return
+    power, inverse = value_of(compute("ex2.approx.ftz.f32", a)), value_of(compute("rcp.approx.ftz.f32", a))
+    if -126 <= x < 128:
+        assert abs(power - math.exp2(x)) <= 2.0**-22 * math.exp2(x)
+    elif x < -127:
+        assert power == 0
+    if 2.0**-125 <= abs(x) <= 2.0**125:
+        assert abs(inverse * x - 1) <= 2.0**-23
+    elif abs(x) < 2.0**-126:
+        assert math.isinf(inverse) and math.copysign(1, inverse) == math.copysign(1, x)
+
+
+@given(singles, singles)
+@settings(max_examples=100, deadline=None)
+def test_signs_are_copied_and_quick_quotients_vanish(a: int, b: int) -> None:
+    """``copysign.f32 d, a, b``: the magnitude of b with the sign of a."""
+    assert compute("copysign.f32", a, b) == a & 0x80000000 | b & 0x7FFFFFFF
+    x, y = value_of(a), value_of(b)
+    found = value_of(compute("div.approx.f32", a, b))
+    if 2.0**-100 <= abs(x) <= 2.0**20 and 2.0**-20 <= abs(y) <= 2.0**20:
+        assert abs(found - x / y) <= 2.0**-22 * abs(x / y)
+    if math.isfinite(x) and 2.0**126 < abs(y) < math.inf:
+        assert found == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["ex2.f32", "ex2.approx.f64", "rcp.approx.f16", "copysign.b32", "fma.rp.f32", "div.full.f32"]
+)
+def test_their_other_forms_are_refused(name: str) -> None:
     with pytest.raises(UnknownInstruction):
         alu.decode(tuple(name.split(".")))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from texts_ptx import FIRST_LINE, codes, output, run
 
+from wmmagen import executor
 from wmmagen.errors import TimeoutFault
 
 SHARED = ".extern .shared .align 16 .b8 pool[];\n"
@@ -360,6 +361,53 @@ def test_other_lanes_need_a_barrier_behind_the_wait() -> None:
     assert got.findings == ()
     assert output(got, 0, source).tolist() == [i ^ 1 for i in range(32)]
     assert not run(body.format(size=0, barrier="bar.warp.sync -1;"), source, **more).outputs[0].any()
+
+
+#: Each lane copies as many bytes as register 13 says from its place in the first buffer, a multiple of 8 bytes behind
+#: its beginning, and hands on the 8 bytes that its copy has written.
+SIZED = """
+  mov.u32 %r11, pool;
+  shl.b32 %r10, %r0, 3;
+  add.u32 %r12, %r10, %r11;
+  mad.wide.u32 %d20, %r0, 8, %d0;
+  mad.wide.u32 %d21, %r0, 8, %d1;
+  {size}
+  cp.async.ca.shared.global [%r12], [%d20{offset}], 8, %r13;
+  cp.async.wait_all;
+  ld.shared.v2.b32 {{%r14, %r15}}, [%r12];
+  st.global.v2.b32 [%d21], {{%r14, %r15}};"""
+NUMBERS = np.arange(1, 257).astype(np.uint8)
+
+
+def sized(size: str, offset: str = "", nbytes: int = 256) -> executor.Result:
+    """The run of :data:`SIZED` on a first buffer of ``nbytes``; the second one holds what every lane hands on."""
+    body = SIZED.format(size=size, offset=offset)
+    return run(body, NUMBERS[:nbytes], np.zeros(256, np.uint8), shared=SHARED, shared_bytes=256)
+
+
+def test_a_copy_of_as_many_bytes_as_a_register_says() -> None:
+    """Any number of bytes, another one for each lane; zeros stand for the others."""
+    got = sized("rem.u32 %r13, %r0, 9;")
+    assert got.findings == ()
+    want = NUMBERS.reshape(32, 8).copy()
+    for lane, row in enumerate(want):
+        row[lane % 9 :] = 0
+    assert got.outputs[1].reshape(32, 8).tolist() == want.tolist()
+
+
+def test_what_a_copy_is_not_told_to_read_may_lie_outside() -> None:
+    five = "mov.u32 %r13, 5;"
+    assert sized(five, nbytes=253).findings == ()
+    # What was not copied stays undefined, and is handed on.
+    assert codes(sized(five, nbytes=252)) == {"out-of-bounds", "poison-stored"}
+    assert sized("mov.u32 %r13, 0;", "+4194305").findings == ()
+    assert codes(sized("mov.u32 %r13, 1;", "+4194304")) >= {"out-of-bounds"}
+
+
+def test_bad_sizes_of_copies() -> None:
+    assert "misaligned" in codes(sized("mov.u32 %r13, 3;", "+2"))
+    assert codes(sized("mov.u32 %r13, 9;")) == {"out-of-bounds"}
+    assert "poison-address" in codes(sized(""))
 
 
 def test_a_copy_into_what_others_still_read() -> None:

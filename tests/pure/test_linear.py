@@ -22,7 +22,6 @@ from wmmagen.reference import (
     Units,
     exact_inputs,
     expected,
-    factor_parts,
     finish,
     given_inputs,
     normal_inputs,
@@ -32,6 +31,7 @@ from wmmagen.reference import (
     round_once,
     sum_limit,
 )
+from wmmagen.rounding import factor_parts
 from wmmagen.verdict import Tiles, Verdict, explain, judge
 
 OPERATIONS = [Operation(t.F16, acc, d, epilogue=Epilogue.LINEAR) for acc in (t.F32, t.F16) for d in (t.F32, t.F16)]

@@ -125,7 +125,11 @@ class Addresses:
 _WIDEST = 128 * 65536
 LINEAR = "epilogue=linear"
 SPLIT = "split_k=2,reduction=workspace"
+RESIDUAL = "epilogue=relu+residual"
+#: Two elements of D at a time, beside which two of f16 are added.
+HALVES = "c=f16,store=staged,align_d=2"
 _SAME = {"C_ADDRESS": 4096, "D_ADDRESS": 4096, "BETA": 1}
+_R_IS_D = {"R_ADDRESS": 4096, "D_ADDRESS": 4096}
 #: What a call without factors and with C anywhere is.
 _PLAIN = {"ALPHA": 1, "BETA": 0, "C_ADDRESS": 8192}
 #: A batch of 3 products of 128x128.
@@ -137,6 +141,11 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "N802": Call((128, 192, 32, 32, 192, 192), (128, 256, 32, 32, 256, 256)),
     "N803": Call((128, 128, 16, 32, 128, 128), (128, 128, 0, 8, 128, 128)),
     "N804": Call((128 * 32768, _WIDEST, 32, 32, _WIDEST, _WIDEST), (128 * 32767, _WIDEST, 32, 32, _WIDEST, _WIDEST)),
+    "N805": Call(
+        (128 * 32767 + 1, _WIDEST - 4, 32, 32, _WIDEST, _WIDEST),
+        (128 * 32767, _WIDEST - 4, 32, 32, _WIDEST, _WIDEST),
+        "residue=predicated",
+    ),
     "L221": Call((128, 128, 32, 36, 128, 128), (128, 128, 32, 40, 128, 128)),
     "L222": Call((128, 128, 32, 32, 132, 128), (128, 128, 32, 32, 136, 128)),
     "L223": Call((128, 128, 32, 32, 128, 130), (128, 128, 32, 32, 128, 132)),
@@ -173,6 +182,36 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P333": Addresses(
         {"C_ADDRESS": 4096 + 4, "BETA": 1}, {"C_ADDRESS": 4096 + 8, "BETA": 1}, f"{LINEAR},store=staged,align_d=2"
     ),
+    "L226": Addresses({"LDR": 130}, {"LDR": 132}, RESIDUAL),
+    "L236": Addresses({"LDR": 132, "strict_isa": True}, {"LDR": 136, "strict_isa": True}, f"{RESIDUAL},{STRICT}"),
+    "L246": Addresses({"N": 128, "LDR": 124}, {"N": 128, "LDR": 128}, RESIDUAL),
+    "P371": Addresses({"R_ADDRESS": 4096 + 16}, {"R_ADDRESS": 4096 + 32}, RESIDUAL),
+    "P372": Addresses({"R_ADDRESS": 4096 + 4}, {"R_ADDRESS": 4096 + 8}, f"{RESIDUAL},store=staged,align_d=2"),
+    "P373": Addresses({"C_ADDRESS": 4096 + 2, "BETA": 1}, {"C_ADDRESS": 4096 + 4, "BETA": 1}, f"{LINEAR},{HALVES}"),
+    "P374": Addresses({"R_ADDRESS": 4096 + 2}, {"R_ADDRESS": 4096 + 4}, f"{RESIDUAL},{HALVES}"),
+    "P375": Addresses({"BIAS_ROW_ADDRESS": 4096 + 1}, {"BIAS_ROW_ADDRESS": 4096 + 2}, f"epilogue=biasrow,{HALVES}"),
+    "P376": Addresses({"BIAS_COL_ADDRESS": 4096 + 2}, {"BIAS_COL_ADDRESS": 4096 + 4}, f"epilogue=biascol,{HALVES}"),
+    "P377": Addresses(
+        {"SCALE_ROW_ADDRESS": 4096 + 2}, {"SCALE_ROW_ADDRESS": 4096 + 4}, "epilogue=scalerow,store=staged"
+    ),
+    "P378": Addresses(
+        {"SCALE_COL_ADDRESS": 4096 + 8}, {"SCALE_COL_ADDRESS": 4096 + 16}, "epilogue=scalecol,store=staged"
+    ),
+    "P381": Addresses({**_R_IS_D, "LDR": 128, "LDD": 132}, {**_R_IS_D, "LDR": 128, "LDD": 128}, RESIDUAL),
+    "P382": Addresses(_R_IS_D, {**_R_IS_D, "R_ADDRESS": 512}, f"{RESIDUAL},residency=global"),
+    "P383": Addresses(
+        {**_SAME, "LDC": 128, "LDD": 128}, {**_SAME, "LDC": 128, "LDD": 128, "C_ADDRESS": 512}, f"{LINEAR},{HALVES}"
+    ),
+    "P384": Addresses(
+        {**_R_IS_D, "LDR": 128, "LDD": 128},
+        {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512},
+        f"{RESIDUAL},{HALVES}",
+    ),
+    "P391": Addresses({"R_ADDRESS": 0}, {"R_ADDRESS": 512}, RESIDUAL),
+    "P392": Addresses({"BIAS_ROW_ADDRESS": 0}, {"BIAS_ROW_ADDRESS": 512}, "epilogue=biasrow,store=staged"),
+    "P393": Addresses({"BIAS_COL_ADDRESS": 0}, {"BIAS_COL_ADDRESS": 512}, "epilogue=biascol,store=staged"),
+    "P394": Addresses({"SCALE_ROW_ADDRESS": 0}, {"SCALE_ROW_ADDRESS": 512}, "epilogue=scalerow,store=staged"),
+    "P395": Addresses({"SCALE_COL_ADDRESS": 0}, {"SCALE_COL_ADDRESS": 512}, "epilogue=scalecol,store=staged"),
     "N811": Addresses({"BATCH": 65536}, {"BATCH": 65535}, POINTERS),
     "L251": Addresses({"BATCH": 2, "STRIDE_A": 4}, {"BATCH": 2, "STRIDE_A": 8}, STRIDED),
     "L252": Addresses({"BATCH": 2, "STRIDE_B": 8}, {"BATCH": 2, "STRIDE_B": 16}, f"{STRIDED},{GLOBAL}"),
@@ -307,6 +346,26 @@ def test_a_batch_of_one_or_none_has_any_stride() -> None:
 
 def test_an_empty_call_is_legal() -> None:
     assert rules.check(BASE, SM80, Problem(BASE.operation, 0, 0, 0, 0, 0, 0)) == []
+
+
+PREDICATED = config("residue=predicated,align_a=1,align_b=1,align_d=1,store=staged")
+
+
+@pytest.mark.parametrize(
+    "size", [(0, 0, 0), (0, 7, 3), (7, 0, 3), (7, 3, 0), (1, 1, 1), (1, 4096, 11008), (129, 100, 65)]
+)
+def test_every_size_is_legal_where_edges_are_looked_at(size: tuple[int, int, int]) -> None:
+    problem = Problem.packed(PREDICATED.operation, *size, extra=1)
+    assert rules.check(PREDICATED, SM80, problem) == []
+    m, n, _ = size
+    assert derive.values(PREDICATED, problem=problem)["BLOCKS"] == -(-m // 128) * -(-n // 128)
+
+
+def test_the_grid_of_parts_is_counted_without_overflow() -> None:
+    problem = Problem(PREDICATED.operation, MAX_SIZE, MAX_SIZE, 0, 0, MAX_SIZE, MAX_SIZE)
+    assert [v.rule.id for v in rules.check(PREDICATED, SM80, problem)] == ["N805"]
+    line = Problem(PREDICATED.operation, MAX_SIZE, 1, 1, 1, 1, 1)
+    assert rules.check(PREDICATED, SM80, line) == []
 
 
 # All of them, and their words.

@@ -73,13 +73,21 @@ def test_all_names_are_no_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_where_no_kernel_takes_the_size_the_nearest_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    fix = f"{FEW},k_steps=2"
+    fix = f"{FEW},k_steps=2,residue=exact"
     status, _, err = asked(capsys, "--arch", "sm_75", "--fix", fix, "--problem", "100x130x64")
     assert status == 2 and err.splitlines()[-1].endswith("nearest legal: --problem 64x128x64 or 128x256x64")
     for size in ("64x128x64", "128x256x64"):
         assert asked(capsys, "--arch", "sm_75", "--fix", fix, "--problem", size)[0] == 0
     _, _, err = asked(capsys, "--arch", "sm_75", "--fix", fix, "--problem", "10")
     assert err.splitlines()[-1].endswith("nearest legal: --problem 64x128x32")
+
+
+def test_a_size_that_is_no_multiple_asks_for_kernels_of_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    asked_for = ("--arch", "sm_75", "--fix", f"{FEW},store=staged", "--problem", "100x36x63")
+    document = json.loads(asked(capsys, *asked_for, "--json")[1])
+    operation = document["operation"]
+    assert [operation[key] for key in ("residue", "align_a", "align_b", "align_d")] == ["predicated", "1", "4", "4"]
+    assert document["legal"] > 0
 
 
 def test_where_nothing_is_legal_it_says_what_removes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,6 +234,8 @@ def _mad(words: tuple[str, ...]) -> Arithmetic | None:
 
 def _divides(*, remainder: bool) -> Callable[[tuple[str, ...]], Arithmetic | None]:
     def make(words: tuple[str, ...]) -> Arithmetic | None:
+        if not remainder and words[0] == "approx":
+            return _approximate(words, _quick_quotient, 2)
         if not remainder and words[-1] in ("f32", "f64"):
             return _floating(words, 2, np.divide) if words[0] == "rn" else None
         if len(words) != 1 or not _integer(words[0]):
@@ -510,6 +512,8 @@ def _brev(words: tuple[str, ...]) -> Arithmetic | None:
 
 
 def _fma(words: tuple[str, ...]) -> Arithmetic | None:
+    if words == ("rm", "f32"):
+        return Arithmetic(numbers.fused_down, ("f32",) * 3, "f32", kind="float")
     if len(words) != 2 or words[0] != "rn":
         return None
     kind = words[1]
@@ -528,7 +532,47 @@ def _root(words: tuple[str, ...]) -> Arithmetic | None:
     return _floating(words, 1, np.sqrt) if words in (("rn", "f32"), ("rn", "f64")) else None
 
 
+def _flushed(values: Array) -> Array:
+    """Subnormal f32 as 0 of their sign."""
+    return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
+
+
+def _quick_quotient(a: Array, b: Array) -> Array:
+    """As __fdividef: 0 where the divisor is beyond 2^126 and no infinity."""
+    large = (np.abs(b) > 2.0**126) & np.isfinite(b) & np.isfinite(a)
+    return np.where(large, 0.0, a / b)
+
+
+def _approximate(words: tuple[str, ...], compute: Function, count: int = 1) -> Arithmetic | None:
+    """``.approx{.ftz}.f32``: the correctly rounded value, which is one that the ISA's largest error allows.
+
+    A card may give a neighbour of it, so bits of such results are the executor's own: what is proved of a kernel with
+    them is proved from the largest error of the function that the instruction is part of.
+    """
+    if words not in (("approx", "f32"), ("approx", "ftz", "f32")):
+        return None
+    flush = _flushed if "ftz" in words else np.asarray
+
+    def run(*operands: Array) -> Array:
+        with np.errstate(all="ignore"):
+            exact = compute(*(flush(to_float(operand, "f32")).astype(np.float64) for operand in operands))
+            return from_float(flush(exact.astype(np.float32)), "f32")
+
+    return Arithmetic(run, ("f32",) * count, "f32", kind="float")
+
+
+def _copysign(words: tuple[str, ...]) -> Arithmetic | None:
+    """The second operand with the sign of the first."""
+    if words not in (("f32",), ("f64",)):
+        return None
+    unsigned = UNSIGNED[_bits(words[0])]
+    sign = unsigned(1 << _bits(words[0]) - 1)
+    return Arithmetic(lambda a, b: (a & sign) | (b & ~sign), (words[0],) * 2, words[0], kind="float")
+
+
 def _reciprocal(words: tuple[str, ...]) -> Arithmetic | None:
+    if words[0] == "approx":
+        return _approximate(words, lambda a: 1 / a)
     if words not in (("rn", "f32"), ("rn", "f64")):
         return None
     return _floating(words, 1, lambda a: a.dtype.type(1) / a)
@@ -725,6 +769,8 @@ _MAKERS: dict[str, Callable[[tuple[str, ...]], Arithmetic | None]] = {
     "brev": _brev,
     "sqrt": _root,
     "rcp": _reciprocal,
+    "ex2": lambda words: _approximate(words, np.exp2),
+    "copysign": _copysign,
     "setp": _setp,
     "selp": _selp,
     "cvt": _cvt,

@@ -53,7 +53,7 @@ class Copies:
         lanes: that issued it.
         groups: the number of the group of each lane that it belongs to.
         target, source: places in shared and in global memory.
-        read: bytes to copy; the rest of ``nbytes`` is filled with zeros.
+        read: bytes to copy; the rest of ``nbytes`` is filled with zeros. Where it is 0, ``source`` means nothing.
         nbytes: bytes to write.
     """
 
@@ -248,23 +248,28 @@ class Machine:
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def locate(
-        self, space: Space, address: Array, lanes: Array, nbytes: int, statement: Statement
+        self, space: Space, address: Array, lanes: Array, nbytes: int, statement: Statement, align: int = 0
     ) -> tuple[Array, Array]:
-        """Places of accesses in a space, and the lanes whose access can be made; reports the others."""
+        """Places of accesses in a space, and the lanes whose access can be made; reports the others.
+
+        Args:
+            align: bytes of which addresses have to be multiples, a power of two; ``nbytes`` where it is 0.
+        """
         if not lanes.size:
             return address, lanes
         flat, inside = space.locate(address, lanes, nbytes)
         if inside is not None:
             self.report_outside(space, address, lanes, inside, nbytes, statement)
             lanes, flat, address = lanes[inside], flat[inside], address[inside]
-        if nbytes > 1:
-            crooked = address & (nbytes - 1) != 0
+        align = align or nbytes
+        if align > 1:
+            crooked = address & (align - 1) != 0
             if crooked.any():
                 first = int(np.argmax(crooked))
                 name, offset = space.place(int(flat[first]))
                 self.report(
                     "misaligned",
-                    f"an access of {nbytes} bytes at byte {offset} of {name}",
+                    f"an access of {align} bytes at byte {offset} of {name}",
                     statement,
                     int(lanes[first]),
                     offset,
@@ -497,10 +502,12 @@ class Machine:
         granules = shared.shadow.granules(copies.target, copies.nbytes)
         shared.shadow.land(granules)
         self.note_write(shared, granules, who, copies.statement)
-        unit = 4
+        # The source may end behind what is read of it.
+        unit = math.gcd(4, copies.read)
         places = np.arange(copies.nbytes // unit)
-        words = source.views[unit][(copies.source // unit)[:, None] + places]
-        words[:, copies.read // unit :] = 0
+        words = np.zeros((len(copies.lanes), places.size), source.views[unit].dtype)
+        read = copies.read // unit
+        words[:, :read] = source.views[unit][(copies.source // unit)[:, None] + places[:read]]
         shared.views[unit][(copies.target // unit)[:, None] + places] = words
 
     # Fragments -------------------------------------------------------------------------------------------------------

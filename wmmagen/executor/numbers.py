@@ -88,6 +88,15 @@ def fused(a: Array, b: Array, c: Array, kind: str) -> Array:
     return narrow(odd_sum(product, c.astype(np.float64)), kind)
 
 
+def fused_down(a: Array, b: Array, c: Array) -> Array:
+    """Bits of a·b + c of f32 bits, rounded once towards minus infinity."""
+    x, y, z = (to_float(bits, "f32").astype(np.float64) for bits in (a, b, c))
+    # What is rounded to odd lies on the same side of every f32 as what it stands for.
+    total = odd_sum(x * y, z)
+    near = np.asarray(total.astype(np.float32))
+    return from_float(np.where(near.astype(np.float64) > total, np.nextafter(near, np.float32(-np.inf)), near), "f32")
+
+
 def narrow(values: Array, kind: str) -> Array:
     """Bits of float64 ``values``, which are exact or rounded to odd, rounded once in ``kind``."""
     if kind != "bf16":

@@ -6,6 +6,7 @@ Decoding happens once for each kernel; what an instruction means is said where i
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from wmmagen.executor.matrix import Move
 from wmmagen.executor.memory import WARP
 from wmmagen.executor.numbers import UNSIGNED
 from wmmagen.executor.operands import Operands, unknown
-from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Operand, Statement, Symbol
+from wmmagen.executor.ptx import TYPE_BITS, Address, Immediate, Kernel, Operand, Register, Statement, Symbol
 from wmmagen.executor.steps import Step
 from wmmagen.executor.strong import Strength
 
@@ -358,20 +359,26 @@ class _Decoder(Operands):
         return self._copy(statement), "asynchronous copy"
 
     def _copy(self, statement: Statement) -> Step:
-        sizes = [operand.value for operand in statement.operands[2:] if isinstance(operand, Immediate)]
+        size, *rest = statement.operands[2:] or (None,)
         legal = (16,) if statement.words[2] == "cg" else (4, 8, 16)
-        if len(sizes) != len(statement.operands) - 2 or len(sizes) not in (1, 2) or sizes[0] not in legal:
+        if not isinstance(size, Immediate) or size.value not in legal or len(rest) > 1:
             raise UnknownInstruction
-        read = sizes[-1]
-        if not 0 <= read <= sizes[0] or read % 4:
+        read = rest[0] if rest else size
+        if isinstance(read, Register):
+            # A predicate in this place says whether the source is ignored, which is another form.
+            if self.bits(read, statement) != 32:
+                raise UnknownInstruction
+        elif not isinstance(read, Immediate) or not 0 <= read.value <= size.value:
             raise UnknownInstruction
         target, source = (self.address(operand, statement) for operand in statement.operands[:2])
-        self.note_width("global", 4)
+        # A register may hold any number of bytes.
+        narrowest = math.gcd(4, read.value) if isinstance(read, Immediate) else 1
+        self.note_width("global", narrowest)
         self.note_width("shared", 4)
         return steps.copies(
-            steps.Access(statement, "shared", *target, sizes[0], 1),
-            steps.Access(statement, "global", *source, sizes[0], 1),
-            read,
+            steps.Access(statement, "shared", *target, size.value, 1),
+            steps.Access(statement, "global", *source, size.value, 1),
+            self.source(read, "u32", statement),
         )
 
     def wmma(self, statement: Statement) -> tuple[Step, str]:

@@ -294,34 +294,66 @@ def stores(access: Access, sources: list[int], strength: Strength | None = None)
 
 
 def copies(target: Access, source: Access, read: int) -> Step:
-    """An asynchronous copy, of which ``read`` bytes come from the source and the others are zeros."""
+    """An asynchronous copy. Register ``read`` says how many bytes come from the source; the others are zeros.
+
+    Where it says none, the source may be any address.
+    """
     statement, nbytes = target.statement, target.nbytes
 
     def step(machine: Machine) -> None:
-        shared, origin = machine.spaces["shared"], machine.spaces["global"]
+        shared = machine.spaces["shared"]
+        machine.demand_defined(read, "poison-address", "the size of a copy", statement)
         lanes = machine.lanes
         to, from_ = target.address(machine, lanes), source.address(machine, lanes)
+        sizes = machine.full(machine.registers[read])[lanes].astype(np.int64)
+        if (sizes > nbytes).any():
+            first = int(np.argmax(sizes > nbytes))
+            message = f"{sizes[first]} bytes of a copy that writes {nbytes}"
+            machine.report("out-of-bounds", message, statement, int(lanes[first]), count=int((sizes > nbytes).sum()))
+            sizes = np.minimum(sizes, nbytes)
         flat, left = machine.locate(shared, to, lanes, nbytes, statement)
         if left is not lanes:
-            from_ = from_[np.isin(lanes, left)]
-        inside, kept = machine.locate(origin, from_, left, nbytes, statement)
-        if kept is not left:
-            flat = flat[np.isin(left, kept)]
-        if not kept.size:
-            return
+            here = np.isin(lanes, left)
+            from_, sizes = from_[here], sizes[here]
+        written: list[tuple[Any, Any]] = []
+        loaded: list[tuple[Any, Any]] = []
+        for size in np.unique(sizes).tolist():
+            own = slice(None) if (sizes == size).all() else sizes == size
+            parts = left[own], flat[own], from_[own]
+            kept, places, inside = _begin(machine, target, parts, size)
+            written.append((places, kept))
+            loaded += [(inside, kept)] if size else []
+        for space, accesses in ((machine.spaces["global"], loaded), (shared, written)):
+            if accesses:
+                flat, kept = (np.concatenate(parts) for parts in zip(*accesses, strict=True))
+                store = space is shared
+                machine.count_access(space, machine.by_warp(flat, kept), nbytes, stores=store, copies=store)
+
+    return step
+
+
+def _begin(machine: Machine, target: Access, parts: tuple[Any, Any, Any], size: int) -> tuple[Any, Any, Any]:
+    """Start the copies of lanes that read ``size`` bytes each: lanes, places in shared memory, addresses of the source.
+
+    What is left of the three where the source can be read, its addresses as places.
+    """
+    statement, nbytes = target.statement, target.nbytes
+    shared, origin = machine.spaces["shared"], machine.spaces["global"]
+    lanes, flat, from_ = parts
+    inside, kept = machine.locate(origin, from_, lanes, size, statement, align=nbytes) if size else (from_, lanes)
+    if kept is not lanes:
+        flat = flat[np.isin(lanes, kept)]
+    if kept.size:
         granules = shared.shadow.granules(flat, nbytes)
         who = machine.who(kept)
         # The copy may write at any moment from now on, so whoever touches the bytes now has to be done with them.
         machine.report_pending(shared, granules, shared.shadow.pending_at(granules), who, statement, writes=True)
         machine.report_race(shared, granules, shared.shadow.touches(granules, who), who, statement, "a copy into")
         shared.shadow.promise(granules)
-        machine.copies.append(Copies(statement, kept, machine.committed[kept], flat, inside, read, nbytes))
-        if read:
+        machine.copies.append(Copies(statement, kept, machine.committed[kept], flat, inside, size, nbytes))
+        if size:
             machine.note_loaded(origin, inside, who.block[:, 0])
-            machine.count_access(origin, machine.by_warp(inside, kept), nbytes, stores=False)
-        machine.count_access(shared, machine.by_warp(flat, kept), nbytes, stores=True, copies=True)
-
-    return step
+    return kept, flat, inside
 
 
 def commit(machine: Machine) -> None:

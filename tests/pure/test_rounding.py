@@ -1,0 +1,169 @@
+"""What f32 makes of formulas: every f32 evaluation lies in its interval, and what is proved exact is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pure.test_epilogue import FORMULAS
+from wmmagen import epilogue, formula
+from wmmagen.dtypes import BF16, F16, F32
+from wmmagen.executor.numbers import fused
+from wmmagen.formula import Node
+from wmmagen.rounding import (
+    FUNCTION_ULPS,
+    Between,
+    Grid,
+    Inexact,
+    Multiples,
+    Reals,
+    Singles,
+    joined,
+    multiples_in,
+    precise,
+    ulp,
+)
+
+COUNT = 40
+
+
+class Kernel(Reals):
+    """f32 as a kernel has it: operations are rounded, functions off by as much as they may be, some products fused."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._products: dict[int, tuple[Any, Any, Any]] = {}
+
+    def number(self, value: float) -> Any:
+        return np.full(COUNT, value, np.float32)
+
+    def op_mul(self, a: Any, b: Any) -> Any:
+        found = np.multiply(a, b)
+        self._products[id(found)] = (found, a, b)  # held, so that no other array gets its number
+        return found
+
+    def op_add(self, a: Any, b: Any) -> Any:
+        for product, other in ((a, b), (b, a)):
+            if id(product) in self._products and self._rng.random() < 0.5:
+                _, x, y = self._products[id(product)]
+                return fused(x, y, other, "f32").view(np.float32)
+        return np.add(a, b)
+
+    def _off(self, name: str, exact: Any) -> Any:
+        near = exact.astype(np.float32)
+        for _ in range(FUNCTION_ULPS[name]):
+            near = np.where(
+                self._rng.random(COUNT) < 0.7, np.nextafter(near, np.float32(self._rng.choice([-9, 9]))), near
+            )
+        return np.maximum(near, np.float32(0)) if name == "exp" else near
+
+    def op_exp(self, a: Any) -> Any:
+        return self._off("exp", np.exp(a.astype(np.float64)))
+
+    def op_tanh(self, a: Any) -> Any:
+        return self._off("tanh", np.tanh(a.astype(np.float64)))
+
+    def op_erf(self, a: Any) -> Any:
+        return self._off("erf", super().op_erf(a.astype(np.float64)))
+
+    def op_cdf(self, a: Any) -> Any:
+        one = np.add(np.float32(1), self.op_erf(np.multiply(a, np.float32(0.5**0.5))))
+        return np.multiply(np.float32(0.5), one)
+
+    def op_ratio(self, a: Any, b: Any) -> Any:
+        return self._off("ratio", a.astype(np.float64) / b.astype(np.float64))
+
+
+def values(rng: np.random.Generator, *, whole: bool = False) -> dict[str, Any]:
+    names = ("acc", "c", "bias", "bias_col", "bias_row", "scale_row", "scale_col", "r", "row", "col")
+    scalars = ("alpha", "beta", "scale", "low", "high")
+    drawn = {name: rng.normal(0, 6, COUNT).astype(np.float32) for name in (*names, *scalars)}
+    return {name: np.rint(v) for name, v in drawn.items()} if whole else drawn
+
+
+@settings(max_examples=60, deadline=None)
+@given(FORMULAS, st.integers(0, 2**31))
+def test_every_evaluation_in_f32_lies_in_its_interval(node: Node, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    held = values(rng)
+    with np.errstate(all="ignore"):
+        wide = {name: Between(v.astype(np.float64), v.astype(np.float64)) for name, v in held.items()}
+        span = formula.evaluate(node, Singles(), wide)
+        got = np.asarray(formula.evaluate(node, Kernel(rng), held), np.float64)
+    known = ~np.isnan(got) & ~np.isnan(span.low) & ~np.isnan(span.high)
+    assert ((span.low <= got) & (got <= span.high))[known].all()
+
+
+@pytest.mark.parametrize("word", epilogue.STEPS)
+def test_every_step_in_f32_lies_in_its_interval_and_near_its_value(word: str) -> None:
+    rng, node = np.random.default_rng(7), epilogue.STEPS[word].formula
+    for _ in range(50):
+        held = values(rng)
+        with np.errstate(all="ignore"):
+            wide = {name: Between(v.astype(np.float64), v.astype(np.float64)) for name, v in held.items()}
+            span = formula.evaluate(node, Singles(), wide)
+            got = np.asarray(formula.evaluate(node, Kernel(rng), held), np.float64)
+            exact = formula.evaluate(node, Reals(), {name: v.astype(np.float64) for name, v in held.items()})
+        assert ((span.low <= got) & (got <= span.high)).all()
+        # A bound that says nothing would hold everything: some f32 ulp of the largest number that takes part.
+        near = 60 * ulp(np.maximum(np.abs(exact), np.abs(held["acc"])) + 40, F32)
+        assert (np.maximum(np.abs(span.high - exact), np.abs(span.low - exact)) <= near).all()
+
+
+def test_the_accurate_gelu_keeps_its_digits_far_below_zero() -> None:
+    x = np.linspace(-12, -4, 50).astype(np.float32).astype(np.float64)
+    node, wide = epilogue.STEPS["gelu"].formula, {"acc": Between(x, x)}
+    exact = formula.evaluate(node, Reals(), {"acc": x})
+    for accurate, most in ((True, 400), (False, np.inf)):
+        span = formula.evaluate(node, Singles(accurate), wide)
+        far = (np.maximum(np.abs(span.high - exact), np.abs(span.low - exact)) / ulp(exact, F32)).max()
+        assert far <= most and (accurate or far > 1e4)
+    assert precise(F32) and not precise(F16) and not precise(BF16)
+
+
+def test_where_a_quick_division_may_give_nothing() -> None:
+    def ratio(a: float, b: float) -> tuple[float, float]:
+        found = Singles().op_ratio(*(Between(np.float64(v), np.float64(v)) for v in (a, b)))
+        return float(found.low), float(found.high)
+
+    assert ratio(1.0, 2.0**127) == (0.0, ratio(1.0, 2.0**127)[1])
+    assert max(map(abs, ratio(-3.0, np.inf))) <= 3 * 2.0**-149
+    low, high = ratio(1.0, 3.0)
+    assert low < 1 / 3 < high and high - low <= 6 * 2.0**-25
+    assert ratio(1.0, 0.0) == (-np.inf, np.inf)
+
+
+@settings(max_examples=80, deadline=None)
+@given(FORMULAS, st.integers(0, 2**31))
+def test_what_is_proved_exact_is_not_rounded(node: Node, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    held = values(rng, whole=True)
+    amounts = {name: multiples_in(v.astype(np.float64)) for name, v in held.items()}
+    try:
+        bound = formula.evaluate(node, Grid(), amounts)
+    except Inexact:
+        return
+    got = np.asarray(formula.evaluate(node, Kernel(rng), held), np.float64)
+    exact = np.broadcast_to(formula.evaluate(node, Reals(), {n: v.astype(np.float64) for n, v in held.items()}), COUNT)
+    assert (np.broadcast_to(got, COUNT) == exact).all()
+    assert (np.abs(exact) <= bound.most * 2.0**bound.unit).all()
+
+
+def test_multiples_are_counted_in_the_smaller_unit() -> None:
+    assert multiples_in(np.array([0.5, 3.0, -0.25, 0.0])) == Multiples(-2, 12)
+    assert joined([Multiples(3, 1), Multiples(0, 5), Multiples(-9, 0)]) == Multiples(0, 8)
+    with pytest.raises(Inexact):
+        Grid().op_add(Multiples(0, 2**24), Multiples(0, 1))
+    with pytest.raises(Inexact):
+        Grid().number(1 + 2.0**-24)
+
+
+def test_an_ulp_is_the_distance_of_neighbours() -> None:
+    assert ulp(np.array([1.0, 1.99, 2.0, -1.0, 0.0, 2.0**-20]), F16).tolist() == [
+        2.0**-10, 2.0**-10, 2.0**-9, 2.0**-10, 2.0**-24, 2.0**-24,
+    ]  # fmt: skip
+    assert ulp(np.array([1.0, 2.0**-140]), F32).tolist() == [2.0**-23, 2.0**-149]
