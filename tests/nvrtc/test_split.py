@@ -25,7 +25,7 @@ KERNELS = (
     (75, "layout=rr,warps=1x2,frags=1x1,copy=ld,stages=1,split_k=3,epilogue=linear,d=f16,store=staged"),
     (80, "layout=cr,warps=2x1,frags=1x2,copy=cpasync,stages=3,split_k=2,acc=f16,fragment_buffers=2,raster=panels2"),
     (90, "layout=rc,warps=1x1,frags=1x2,feed=global,split_k=5,epilogue=linear,inst=8x32x16"),
-    (90, "warps=1x1,frags=1x2,copy=cpasync,stages=2,split_k=3,epilogue=linear+biascol+relu+residual,d=f16,store=staged"),
+    (90, "warps=1x1,frags=1x2,copy=cpasync,stages=2,split_k=3,epilogue=linear+biascol+residual,d=f16,store=staged"),
     (75, "layout=rc,warps=2x1,frags=1x1,copy=ld,stages=2,split_k=2,reduction=atomic,align_d=1,fragment_buffers=2"),
 )
 
