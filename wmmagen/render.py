@@ -275,7 +275,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
         "slot": {
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
-            "epilogue": _epilogue(config.operation),
+            "epilogue": epilogue_part(config.operation),
             "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
             "split": config.reduction.value,
@@ -349,7 +349,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "chain": chain,
         "chain_words": _chain_words(config),
         "formula": _formula(o),
-        "outputs_words": "C and D (M x N) are" if _epilogue(o) == "linear" else "D (M x N) is",
+        "outputs_words": "C and D (M x N) are" if epilogue_part(o) == "linear" else "D (M x N) is",
         "parameters": parameters,
         "arguments": ", ".join(p.split()[-1] for p in parameters.split(", ")),
         "order_a": "row_major" if o.a_row_major else "col_major",
@@ -416,7 +416,7 @@ def _store(config: KernelConfig) -> str:
 # Epilogues.
 
 
-def _epilogue(operation: Operation) -> str:
+def epilogue_part(operation: Operation) -> str:
     """The part of an epilogue: the two that have one of their own, and that of all chains."""
     if operation.epilogue.simple and operation.added == operation.d:
         return str(operation.epilogue)
@@ -524,7 +524,7 @@ def _tried(operation: Operation) -> dict[str, Any]:
 def _chain_words(config: KernelConfig) -> list[str]:
     """What the banner and the header say of a chain; nothing of the two epilogues that need no words."""
     o, e = config.operation, config.operation.epilogue
-    if _epilogue(o) != "chain":
+    if epilogue_part(o) != "chain":
         return []
     steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
     words = [

@@ -25,7 +25,6 @@ from wmmagen.arch import ARCHS
 from wmmagen.config import (
     Arrange,
     Copy,
-    Epilogue,
     Feed,
     KernelConfig,
     Order,
@@ -71,6 +70,7 @@ PARTS = (
     "epilogue=linear,acc=f16",
     "epilogue=linear,d=f16",
     "epilogue=linear,acc=f16,d=f32",
+    "epilogue=linear+biascol+relu,store=staged",
     "residency=global",
     "residency=global,copy=ld,stages=1",
     "residency=global,feed=global",
@@ -230,13 +230,14 @@ def test_every_part_of_the_templates_compiles(pairs: str, sm: int) -> None:
 
 def test_no_part_of_the_templates_is_left_out() -> None:
     cases = [*(config(pairs) for _, pairs in LEGAL), *(defaults.complete(read_pairs(p), ARCHS[90]) for p in PARTS)]
-    made = {key: {str(values_of(case)[key]) for case in cases} for key in ("epilogue", "residency", "store", "copy")}
+    made = {key: {str(values_of(case)[key]) for case in cases} for key in ("residency", "store", "copy")}
     assert made == {
-        "epilogue": set(Epilogue),
         "residency": set(Residency),
         "store": set(Store),
         "copy": set(Copy),
     }
+    parts = {part.stem for part in render.template_root().glob("parts/epilogue_*.jinja")}
+    assert {f"epilogue_{render.epilogue_part(case.operation)}" for case in cases} == parts
     assert {case.raster.order for case in cases} == set(Order)
     assert {arrange for case in cases for arrange in (case.arrange_a, case.arrange_b)} == set(Arrange)
     assert {case.fragment_buffers for case in cases} == {1, 2}
