@@ -42,6 +42,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_estimate.py
 	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
+	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
@@ -52,6 +53,7 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_batched.py
+	$(BIN)/python tests/gpu/prove_split.py
 	$(BIN)/python tests/gpu/prove_ragged.py
 	$(BIN)/python tests/gpu/prove_ragged_speed.py
 	$(BIN)/python tests/gpu/prove_sanitizer.py

@@ -14,7 +14,6 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "acc": ("f32", "f16"),
     "d": ("f32", "f16"),
     "c": ("f32", "f16"),
-    "split_k": ("1",),
 }
 
 

@@ -11,6 +11,7 @@ from wmmagen.arch import ARCHS, Arch
 from wmmagen.config import (
     LINEAR,
     Arrange,
+    Batch,
     Copy,
     Epilogue,
     Feed,
@@ -20,6 +21,7 @@ from wmmagen.config import (
     Operation,
     Order,
     Raster,
+    Reduction,
     Residency,
     Residue,
     Shape,
@@ -52,6 +54,7 @@ BASE = KernelConfig(
     min_blocks=1,
     raster=LINEAR,
     split_k=1,
+    reduction=Reduction.NONE,
 )
 
 
@@ -105,6 +108,8 @@ _INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
+_ATOMIC = "store=staged,split_k=2,reduction=atomic"
+
 #: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
 BREAKS: dict[str, Break] = {
     "T100": Break("a=f32", "a=bf16"),
@@ -124,6 +129,7 @@ BREAKS: dict[str, Break] = {
     ),
     "T151": Break("acc=f16", "acc=f16,store=staged"),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
+    "T155": Break(f"{_ATOMIC},acc=f16,d=f16", _ATOMIC),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
     "L201": Break("pad_a=7", "pad_a=8"),
     "L202": Break("pad_b=9", "pad_b=8"),
@@ -146,6 +152,7 @@ BREAKS: dict[str, Break] = {
     "R403": Break(f"{_GLOBAL},warps=4x4,min_blocks=4", f"{_GLOBAL},warps=4x4,min_blocks=3", arch=86),
     "R404": Break(f"{_GLOBAL},warps=1x1,min_blocks=17", f"{_GLOBAL},warps=1x1,min_blocks=16", arch=86),
     "R405": Break("k_steps=4,min_blocks=2", "k_steps=4,min_blocks=2", arch=86, keeps_arch=90),
+    "R406": Break("split_k=32767,reduction=workspace", "split_k=32766,reduction=workspace"),
     "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
     "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
     "C503": Break("stages=3", "stages=2"),
@@ -173,6 +180,12 @@ BREAKS: dict[str, Break] = {
     "X616": Break(f"residue=predicated,{_GLOBAL}", "residue=predicated"),
     "X617": Break("residue=predicated,residency=global", "residue=predicated"),
     "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
+    "X624": Break("split_k=2", "split_k=2,reduction=workspace"),
+    "X625": Break("split_k=2,reduction=workspace,residency=global", "split_k=2,reduction=workspace"),
+    "X626": Break("split_k=2,reduction=atomic", _ATOMIC),
+    "X619": Break(f"{_ATOMIC},epilogue=linear", "store=staged,split_k=2,reduction=workspace,epilogue=linear"),
+    "X620": Break("split_k=2,reduction=workspace,batch=strided", "split_k=2,reduction=workspace"),
+    "X627": Break("split_k=2,reduction=workspace,residue=predicated", "split_k=2,reduction=workspace"),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
@@ -253,7 +266,11 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "fragment_buffers": draw.choice([1, 1, 2]),
         "min_blocks": draw.choice([1, 1, 1, 2, 20]),
         "raster": draw.choice([LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 3)]),
+        "epilogue": draw.choice([Epilogue.NONE] * 4 + [Epilogue.LINEAR]),
+        "batch": draw.choice([Batch.NONE] * 4 + [Batch.STRIDED]),
+        "split_k": draw.choice([1, 1, 1, 2, 40_000]),
     }
+    values["reduction"] = Reduction.NONE if values["split_k"] == 1 and meaningful else draw.choice(list(Reduction))
     widest = _widest(values)
     # An element alone is narrower than some copies can be, two widest copies are wider than any.
     values |= {key: draw.choice([most] * 6 + [1, 2 * most]) for key, most in widest.items()}
