@@ -11,7 +11,7 @@ import numpy as np
 from wmmagen import derive
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch, Pointer, Subject, Table, Wide
-from wmmagen.config import Batch, KernelConfig, Operation, parse
+from wmmagen.config import Batch, KernelConfig, Operation, Reduction, parse
 from wmmagen.dtypes import ELEMENT_TYPES, ElementType
 from wmmagen.errors import Fault
 from wmmagen.layout import bits_dtype, encode, value_dtype
@@ -141,11 +141,13 @@ class _Call:
     ldd: int
     alpha: float
     beta: float
+    workspace: Pointer | None = None
 
     @classmethod
     def read(cls, launch: Launch, product: int) -> _Call:
         """The arguments, the pointers those of one product of a batch."""
-        operation = _config(launch).operation
+        config = _config(launch)
+        operation = config.operation
         arguments = list(launch.arguments)
         if operation.batch is Batch.STRIDED:
             pointers = 4 if operation.scaled else 3
@@ -164,9 +166,12 @@ class _Call:
         else:
             names = "a b d n k lda ldb ldd".split()
             more = {"c": Pointer(-1), "ldc": 0, "alpha": 1.0, "beta": 0.0}
+        if config.reduction is Reduction.WORKSPACE:
+            names.insert(names.index("d") + 1, "workspace")
+        assert (launch.zeroed is not None) is (config.reduction is Reduction.ATOMIC)
         call = cls(operation=operation, **dict(zip(names, arguments, strict=True)), **more)
         for name in names:
-            kind = Pointer if name in "abcd" else float if name in ("alpha", "beta") else int
+            kind = Pointer if name in (*"abcd", "workspace") else float if name in ("alpha", "beta") else int
             assert type(getattr(call, name)) is kind, name
         return call
 

@@ -55,7 +55,10 @@ def larger(config: KernelConfig, rng: random.Random) -> Problem:
     while True:
         m = rng.randint(1, MOST_BLOCKS) * known["BLOCK_M"]
         n = rng.randint(1, MOST_BLOCKS) * known["BLOCK_N"]
-        k = rng.randint(1, MOST_SLICES) * known["BLOCK_K"]
+        k = rng.randint(1, MOST_SLICES * config.split_k) * known["BLOCK_K"]
+        # Blocks that may wait for each other cost the executor memory by the square of their number.
+        if known["SPLIT_K"] > 1 and m // known["BLOCK_M"] * (n // known["BLOCK_N"]) * config.split_k > MOST_BLOCKS**2:
+            continue
         if largest < m * n * k <= MOST_WORK * largest:
             return _spaced(config, m, n, k, rng)
 

@@ -409,11 +409,12 @@ def _run(config: KernelConfig, problem: Problem, arch: Arch, place: Place, compi
 
 
 def _written(problem: Problem, returned: Sequence[layout.Bytes], by: str) -> Array:
-    image = layout.images(problem)[-1]
-    unwritten, damage = int(image.unwritten(returned[-1]).sum()), image.guard_damage(returned[-1])
+    *operands, image = layout.images(problem)
+    d = returned[len(operands)]  # behind it there may be a workspace
+    unwritten, damage = int(image.unwritten(d).sum()), image.guard_damage(d)
     if unwritten or damage:
         raise LaunchFault(f"{by}, {problem}: {damage or f'{unwritten} elements of D were not written'}")
-    return image.unpack(returned[-1])
+    return image.unpack(d)
 
 
 def _accumulated(config: KernelConfig, problem: Problem, exact: Sums, sums: Array, place: Place) -> Accumulation:

@@ -26,6 +26,8 @@ REGISTER_UNIT = 256
 #: Warps of a block are spread over four schedulers, each with a quarter of the registers.
 SCHEDULERS = 4
 SHARED_UNIT = 128
+#: Blocks that keep every multiprocessor of the largest chips at work: about 150, each with seven small blocks.
+FULL_GRID = 1024
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,14 @@ class Store(StrEnum):
     STAGED = "staged"  # through shared memory: rows in vectors, and the only way to another type
 
 
+class Reduction(StrEnum):
+    """How the sums of blocks meet that share a tile of D along K."""
+
+    NONE = "none"  # nobody shares one: split_k is 1
+    WORKSPACE = "workspace"  # through memory of the caller's, added in one order by the block that comes last
+    ATOMIC = "atomic"  # each block adds its own to D, in whatever order
+
+
 class Order(StrEnum):
     """The order of blocks over D."""
 
@@ -246,6 +254,7 @@ class KernelConfig:
         min_blocks: blocks that a multiprocessor is to hold at a time, for which the compiler limits registers.
         raster: block order over D.
         split_k: blocks that share one tile of D along K.
+        reduction: how their sums meet.
     """
 
     operation: Operation
@@ -267,6 +276,7 @@ class KernelConfig:
     min_blocks: int
     raster: Raster
     split_k: int
+    reduction: Reduction
 
     @property
     def crosses_slices(self) -> bool:
@@ -551,10 +561,11 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "min_blocks": _read_int(1, MAX_MIN_BLOCKS),
     "raster": _read_raster,
     "split_k": _read_int(1, MAX_SPLIT_K),
+    "reduction": _enum_reader(Reduction),
 }
 
 #: Values that mean that a mechanism is not there, where names and studies say nothing of it.
-NEUTRAL: dict[str, Any] = {"overflow": Overflow.WRAP, "batch": Batch.NONE}
+NEUTRAL: dict[str, Any] = {"overflow": Overflow.WRAP, "batch": Batch.NONE, "reduction": Reduction.NONE}
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))
 CONFIG_KEYS = tuple(READERS)
 _values_in = attrgetter(*(f"operation.{key}" if key in OPERATION_KEYS else key for key in CONFIG_KEYS))
@@ -717,14 +728,15 @@ _NAME = re.compile(
     rf"_(?P<arrange_a>{_alternatives(Arrange)})(?P<arrange_b>{_alternatives(Arrange)})?"
     rf"_fb(?P<fragment_buffers>{_N})_(?P<residency>{'|'.join(_SPLIT)})_(?P<store>{_alternatives(Store)})"
     rf"_mb(?P<min_blocks>{_N})_(?P<raster>{Order.LINEAR}|(?:{_ORDERS}){_N})_sk(?P<split_k>{_N})"
+    rf"(?:_(?P<reduction>{'|'.join(r for r in Reduction if r is not Reduction.NONE)}))?"
 )
 
 
 def name(config: KernelConfig) -> str:
     """The one name of a configuration: symbol, file stem, record key and command-line argument.
 
-    No field is left out because it has its default, so two configurations never share a name. A batch is said where
-    there is one: its absence is no default, but what the name has meant since before there were batches.
+    No field is left out because it has its default, so two configurations never share a name. A batch and a reduction
+    are said where there is one: their absence is no default, but what the name has meant since before there were any.
 
     Raises:
         ConfigError: an expression makes it longer than a file's name can be.
@@ -743,6 +755,8 @@ def name(config: KernelConfig) -> str:
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
         f"_{arrange}_fb{c.fragment_buffers}_{_RESIDENCY_WORD[c.residency]}_{c.store}_mb{c.min_blocks}_{c.raster}_sk{c.split_k}"
     )
+    if c.reduction is not Reduction.NONE:  # said where there is one: names are older than this field
+        how += f"_{c.reduction}"
     whole = f"{what}__{how}"
     if len(whole) > MAX_NAME:
         raise ConfigError(

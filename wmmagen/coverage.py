@@ -16,7 +16,6 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "acc": ("f32", "f16", "f64", "s32"),
     "d": ("f32", "f16", "bf16", "f64", "s32", "s8"),
     "c": ("f32", "f16", "bf16"),
-    "split_k": ("1",),
 }
 #: Operand types whose layouts are made in part, with the reason.
 LAYOUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(

@@ -31,6 +31,7 @@ from wmmagen.config import (
     Operation,
     Overflow,
     Problem,
+    Reduction,
     Residency,
     Residue,
     Shape,
@@ -54,7 +55,6 @@ _PLAIN: dict[str, Any] = {
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,
     "raster": LINEAR,
-    "split_k": 1,
 }
 
 _ARRANGEMENTS = tuple(itertools.product((Arrange.ROWS, Arrange.TILES), repeat=2))
@@ -83,7 +83,7 @@ def complete(given: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False, 
         search: where no preferred value is legal, look through the search space, which takes longer.
     """
     feed = Feed.GLOBAL if given.get("copy") is Copy.NONE else Feed.SHARED
-    fixed = {**_PLAIN, "feed": feed, **_of_types(given), **given}
+    fixed = {**_PLAIN, **_of_split(given), "feed": feed, **_of_types(given), **given}
     axes = _axes(fixed, arch, strict_isa)
     least: tuple[int, KernelConfig] | None = None
     names = _names_of_axes(fixed, axes)
@@ -164,7 +164,8 @@ def _in_space(given: Mapping[str, Any], arch: Arch, strict_isa: bool) -> KernelC
     """A legal configuration of the search space with the ``given`` values, near the preferred tiles; None for none."""
     operation = operation_of(given)
     plain = {key: value for key, value in _PLAIN.items() if key not in OPERATION_KEYS}
-    for fixed in ({**plain, "fragment_buffers": 1, **given}, given):
+    split = _of_split(given)
+    for fixed in ({**plain, **split, "fragment_buffers": 1, **given}, {**split, **given}):
         space = Space(operation, arch, fixed, strict_isa=strict_isa)
         if len(space):
             # An even sample is enough to come near; the whole space can have millions of points.
@@ -201,6 +202,12 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     aligns["align_d"] = min(WIDEST_BITS // d.bits, given.get("inst", row).n)
     types = {"a": a, "acc": acc, "d": d, "epilogue": epilogue}
     return {**types, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
+
+
+def _of_split(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Blocks share a tile of D where either key says so; through a workspace, which every other choice can have."""
+    split = given.get("split_k", 1 if given.get("reduction", Reduction.NONE) is Reduction.NONE else 2)
+    return {"split_k": split, "reduction": Reduction.NONE if split == 1 else Reduction.WORKSPACE}
 
 
 def _stored_as_it_is(given: Mapping[str, Any]) -> Any:

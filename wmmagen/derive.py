@@ -28,6 +28,7 @@ from wmmagen.config import (
     Order,
     Overflow,
     Problem,
+    Reduction,
     Residency,
     Residue,
     Store,
@@ -60,6 +61,9 @@ def _derived(name: str, text: str, meaning: str) -> Constant:
     return Constant(name, meaning, parse(text))
 
 
+#: What a tile's count of finished blocks takes: whole fragments' rows, so that the next tile's sums are aligned, too.
+TICKET_BITS = 256
+
 #: Written out where only one of the two takes shared memory, so that no constant is another name of the next.
 _STAGED_BYTES = "STAGES * (A_STAGE + B_STAGE) * A_BITS // 8"
 _D_BYTES = "WARPS_M * WARPS_N * D_STRIP * ACC_BITS // 8"
@@ -88,6 +92,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _given("PAD_D", "extra elements on a staged row of sums"),
         _given("MIN_BLOCKS", "blocks that a multiprocessor is to hold at a time, which limits registers"),
         _given("RASTER_WIDTH", "block rows of a group, or block columns of a panel"),
+        _given("SPLIT_K", "blocks that share one tile of D along K"),
     ),
     (
         _derived("WARP_M", "FRAGS_M * INST_M", "the tile of D of one warp: rows"),
@@ -153,6 +158,12 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("SCALES_BYTES", "ALIGN_D * 4", "and the scales of its columns"),
     ),
     (
+        _derived("PARTIAL", "BLOCK_M * BLOCK_N", "sums of one block in the workspace"),
+        _derived("TICKET", f"{TICKET_BITS} // ACC_BITS", "elements that a tile's count of blocks takes there"),
+        _derived("TILE_WORK", "SPLIT_K * PARTIAL + TICKET", "elements of the workspace for one tile of D"),
+        _derived("TILE_WORK_BYTES", "TILE_WORK * ACC_BITS // 8", "bytes of the workspace for one tile of D"),
+    ),
+    (
         _derived("STAGED_BYTES", _STAGED_BYTES, "memory of all stages"),
         _derived("D_BYTES", _D_BYTES, "and of all strips, in the same place"),
         _derived(
@@ -196,10 +207,11 @@ ARCH_NAMES = ("SM", *(limit.name for limit in ARCH_LIMITS))
 LAUNCH_NAMES = (
     *("M", "N", "K", "LDA", "LDB", "LDD", "LDC", "ALPHA", "BETA", "LDR", "BATCH"), *map(str.upper, STRIDES),
 )  # fmt: skip
-#: The addresses of a call, in bytes; known to a launcher only.
+#: The addresses of a call, in bytes, and the size of its workspace; known to a launcher only.
 ADDRESS_NAMES = (
     *(f"{matrix}_ADDRESS" for matrix in "ABCRD"),
     *(f"{vector.upper()}_ADDRESS" for vector in VECTORS),
+    *("WORKSPACE_ADDRESS", "WORKSPACE_BYTES"),
 )
 #: What follows from a call.
 #: Block rows and block columns of a grid in which a part of a block tile has a block of its own.
@@ -233,6 +245,7 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "residency": tuple(Residency),
     "store": tuple(Store),
     "raster": tuple(Order),
+    "reduction": tuple(Reduction),
 }
 
 
@@ -359,6 +372,6 @@ def values(
 #: Every name that an expression may read.
 NAMES = frozenset(
     {c.name for c in CONSTANTS + COSTS + CALL}
-    | {"FRAGMENT_BUFFERS", "SPLIT_K", *ARCH_NAMES, *LAUNCH_NAMES, *ADDRESS_NAMES, *_MORE_FLAGS}
+    | {"FRAGMENT_BUFFERS", *ARCH_NAMES, *LAUNCH_NAMES, *ADDRESS_NAMES, *_MORE_FLAGS}
     | {f"{key}_{member}" for key, members in _STRUCTURE.items() for member in members}
 )

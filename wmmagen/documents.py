@@ -30,6 +30,7 @@ from wmmagen.config import (
     Order,
     Overflow,
     Raster,
+    Reduction,
     Residue,
     Store,
     parse,
@@ -48,6 +49,7 @@ _SCOPES = {
     Scope.ARCH: "Of the configuration and the architecture: as before, with the assertion guarded by the architecture.",
     Scope.LAUNCH: "Of the call: a message, and a check in the launcher, which answers and launches nothing.",
     Scope.TOOLCHAIN: "Of the compiler at hand: a message only.",
+    Scope.SEARCH: "Of the configuration and the call: legal, and pruned from a search for that problem.",
 }
 
 
@@ -151,6 +153,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         f"the order of blocks over D; block rows in a group, block columns in a panel: 2 up to {MAX_RASTER_WIDTH}",
     ),
     ("`_sk`*n*", ("split_k",), f"1 to {MAX_SPLIT_K}", "blocks that share one tile of D along K"),
+    ("`_`*word*, or nothing", ("reduction",), _words(Reduction), "how their sums meet; nothing for `none`"),
 )
 
 _EXAMPLE = (

@@ -23,7 +23,7 @@ _PROSE = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')
 #: Beginnings of names that belong to CUDA, to the C++ library or to what wmmagen itself declares.
 _TAKEN = ("cuda", "cu_", "CU", "nv", "wmma", "WMMA", "std", "__")
 #: What an emitted kernel's further names end with; another kernel's name may not.
-_ENDINGS = ("_kernel", "_supports", "_status_text", "_selftest")
+_ENDINGS = ("_kernel", "_supports", "_status_text", "_workspace_bytes", "_selftest")
 #: C and C++ words, and names of the C library and of CUDA's headers that every file of a program sees.
 _RESERVED = frozenset(
     """

@@ -29,11 +29,11 @@ from typing import Any
 from wmmagen import derive, work
 from wmmagen.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM, SCHEDULERS, WARP_SIZE, Arch, occupancy
 from wmmagen.chips import Chip
-from wmmagen.config import Batch, Copy, Feed, KernelConfig, Operation, Order, Problem, Residency
+from wmmagen.config import Batch, Copy, Feed, KernelConfig, Operation, Order, Problem, Reduction, Residency
 from wmmagen.errors import ConfigError
 from wmmagen.executor.counts import SECTOR
 from wmmagen.records import Facts
-from wmmagen.work import Work
+from wmmagen.work import Load, Work
 
 #: Microseconds of a launch in a graph that are no work of the kernel: those of an empty one on an H200
 #: (``sweeps/records/sm_90_1024_sweep_NVIDIA_H200.txt``).
@@ -217,12 +217,17 @@ class _Launch:
         self._warps = self._known["THREADS"] // WARP_SIZE
         # A part of a block tile, or of a slice, costs as much as a whole one.
         sizes = zip((problem.m, problem.n, problem.k), "MNK", strict=True)
-        *grid, self._slices = (-(-size // self._known[f"BLOCK_{axis}"]) for size, axis in sizes)
+        *grid, slices = (-(-size // self._known[f"BLOCK_{axis}"]) for size, axis in sizes)
         self._grid = grid[0], grid[1]
+        #: Of the block that has most of them; splits without one cost a beginning only.
+        self._slices = -(-slices // config.split_k)
+        #: What one block does once beside its slices, and what the last one of a tile does behind all of them.
+        self._finish = work.finish(config)
+        self._once = done.once - self._finish
 
     def told(self) -> Estimate:
         """The estimate."""
-        blocks = self._grid[0] * self._grid[1] * self._problem.batch
+        blocks = self._grid[0] * self._grid[1] * self._problem.batch * self._config.split_k
         capacity = self._chip.multiprocessors * self._footprint.resident
         waves = blocks / capacity
         alone: dict[str, float] = {}
@@ -238,15 +243,18 @@ class _Launch:
                 alone[name] = alone.get(name, 0.0) + number * self._slices * value
             cycles += number * (self._slices * took + begun)
             fill += number * begun
+        finished = self._finished() if blocks else 0.0
+        cycles, fill = cycles + finished, fill + finished
         clock = self._chip.clock_mhz
-        us = cycles / clock + LAUNCH_US
+        launch_us = LAUNCH_US + self._zeroed_us()
+        us = cycles / clock + launch_us
         p = self._problem
         return Estimate(
             us=us,
             limiting=max(alone, key=lambda name: alone[name]) if alone and self._slices else "launch",
             resources={name: value / clock for name, value in alone.items()},
             fill_us=fill / clock,
-            launch_us=LAUNCH_US,
+            launch_us=launch_us,
             waves=waves,
             footprint=self._footprint,
             chip=self._chip.name,
@@ -349,14 +357,32 @@ class _Launch:
 
     def _ends(self, blocks: int) -> float:
         """Cycles of a block's beginning and end: the first slice is waited for, and D is stored."""
-        once = self._work.once
+        # A pointer out of an array comes before what it points to.
+        found = L2_LATENCY if self._config.operation.batch is Batch.POINTERS else 0
+        return BEGIN_CYCLES + 2 * L2_LATENCY + found + self._moved(self._once, blocks) / self._config.split_k
+
+    def _finished(self) -> float:
+        """Cycles behind the last slice in which the last blocks of the tiles add the sums of all and store them."""
+        if self._config.reduction is not Reduction.WORKSPACE:
+            return 0.0
+        # The ticket is a way to the L2 and back; then all sums of a tile come to one multiprocessor.
+        return 2 * L2_LATENCY + self._moved(self._finish, self._grid[0] * self._grid[1])
+
+    def _moved(self, once: Load, blocks: int) -> float:
+        """Cycles in which ``blocks`` blocks move what stands beside slices, through the L2 and shared memory."""
         each = -(-blocks // self._chip.multiprocessors)
         sectors = L2_WRITE * max(once.global_store_sectors, 0) + max(once.global_load_sectors, 0)
         stored = each * SECTOR * sectors / self._l2_share(min(blocks, self._chip.multiprocessors))
         passes = each * max(once.shared_load_wavefronts + once.shared_store_wavefronts, 0)
-        # A pointer out of an array comes before what it points to.
-        found = L2_LATENCY if self._config.operation.batch is Batch.POINTERS else 0
-        return BEGIN_CYCLES + 2 * L2_LATENCY + found + max(stored, passes)
+        return float(max(stored, passes))
+
+    def _zeroed_us(self) -> float:
+        """Microseconds of zeroing D before a launch whose blocks add to it: a launch of its own, and its bytes."""
+        if self._config.reduction is not Reduction.ATOMIC:
+            return 0.0
+        p, chip = self._problem, self._chip
+        nbytes = L2_WRITE * p.m * p.n * self._known["D_BITS"] / 8
+        return float(LAUNCH_US + nbytes / (chip.l2_bytes_per_clock * chip.multiprocessors) / chip.clock_mhz)
 
     def _operands_from_dram(self, blocks: int) -> float:
         """Cycles of the DRAM for one slice of a wave: what the L2 holds not from one wave, or launch, to the next."""
@@ -368,20 +394,23 @@ class _Launch:
         result = p.batch * p.m * p.n * known["D_BITS"] / 8
         if operands + result <= size:
             return 0.0
+        share = blocks / (self._grid[0] * self._grid[1] * p.batch * self._config.split_k)
         wave = self._wave_rows(blocks) * known["BLOCK_K"] * element
-        share = blocks / (self._grid[0] * self._grid[1] * p.batch)
         if operands <= size:
             wave = min(wave, share * operands / max(self._slices, 1))
         return self._dram_cycles(wave + share * result / max(self._slices, 1))
 
     def _wave_rows(self, blocks: int) -> int:
-        """Rows of A and columns of B that ``blocks`` blocks of the launch read: whole products, and a part of one."""
+        """Rows of A and columns of B that ``blocks`` blocks read: of whole products or splits, and a part."""
         p, known = self._problem, self._known
         whole, rest = divmod(blocks, self._grid[0] * self._grid[1])
         rows, cols = _together(self._config, rest, self._grid) if rest else (0, 0)
         sides = ((p.m, rows * known["BLOCK_M"], p.stride_a), (p.n, cols * known["BLOCK_N"], p.stride_b))
         # Where all products share a matrix, its lines come once.
-        return sum(whole * full + part if stride else max(bool(whole) * full, part) for full, part, stride in sides)
+        return sum(
+            whole * full + part if stride or self._config.split_k > 1 else max(bool(whole) * full, part)
+            for full, part, stride in sides
+        )
 
 
 def _with_waits(busy: float, waits: float, waiting: float) -> float:

@@ -384,3 +384,68 @@ def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts =
         found.append(image(1, extent, extent, element, guard_bytes=guard_bytes, shift=shift))
     found.append(image(p.m, p.n, p.ldd, o.d, output=True, guard_bytes=guard_bytes, shift=shifts.d))
     return tuple(found)
+
+
+#: Whatever a kernel finds in a workspace but counts it must not use: a quiet NaN in f32, and in f16 two.
+_STALE_BYTES = bytes((0x01, 0x7E, 0xC1, 0x7F))
+_COUNT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The memory in which the blocks that share a tile of D meet, with guards around it.
+
+    A tile's piece begins with the sums of its blocks and ends with their count, which is 0 before and after a launch.
+
+    Attributes:
+        tiles: of D.
+        tile_bytes: of one tile's piece.
+        count_offset: where the count lies in it; in bytes.
+        offset: of the first piece from the start of the buffer; in bytes.
+        total_bytes: size of the buffer.
+    """
+
+    tiles: int
+    tile_bytes: int
+    count_offset: int
+    offset: int
+    total_bytes: int
+
+    def _counts(self, buffer: Bytes) -> Bytes:
+        """The bytes of the counts (tiles x 4), a view into ``buffer``."""
+        pieces = buffer[self.offset : self.offset + self.tiles * self.tile_bytes].reshape(self.tiles, self.tile_bytes)
+        return pieces[:, self.count_offset : self.count_offset + _COUNT_BYTES]
+
+    def blank(self) -> Bytes:
+        """A buffer whose counts are 0, and whose sums are NaN."""
+        buffer = np.full(self.total_bytes, _OUTPUT_GUARD_BYTE, np.uint8)
+        inside = buffer[self.offset : self.offset + self.tiles * self.tile_bytes]
+        inside[:] = np.resize(np.frombuffer(_STALE_BYTES, np.uint8), inside.size)
+        self._counts(buffer)[:] = 0
+        return buffer
+
+    def damage(self, buffer: Bytes) -> str:
+        """What a launch left wrong, in words; empty for nothing."""
+        end = self.offset + self.tiles * self.tile_bytes
+        for word, part in (("before", buffer[: self.offset]), ("behind", buffer[end:])):
+            if (part != _OUTPUT_GUARD_BYTE).any():
+                return f"memory {word} the workspace was written to"
+        left = np.flatnonzero(self._counts(buffer).any(axis=1))
+        if left.size:
+            return (
+                f"the workspace's count of blocks is not 0 again for {left.size} of {self.tiles} tiles, the first of "
+                f"them tile {left[0]}: the next launch would go wrong"
+            )
+        return ""
+
+
+def workspace(
+    tiles: int, tile_bytes: int, count_offset: int, *, guard_bytes: int = GUARD_BYTES, shift: int = 0
+) -> Workspace:
+    """A workspace of so many tiles with a guard band of ``guard_bytes`` on either side.
+
+    Args:
+        shift: bytes from a boundary of 256 bytes to the first piece.
+    """
+    offset = guard_bytes + shift
+    return Workspace(tiles, tile_bytes, count_offset, offset, offset + tiles * tile_bytes + guard_bytes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wmmagen import instructions, sass
-from wmmagen.config import Copy, Feed, KernelConfig, Overflow, Residency, Residue, Store
+from wmmagen.config import Copy, Feed, KernelConfig, Overflow, Reduction, Residency, Residue, Store
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import MachineCode
 from wmmagen.nvrtc import Binary
@@ -308,6 +308,9 @@ def _stores(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop], machine
     stores = [(op, a) for op, a in _accesses(_outside(kernel, loops)) if a.space is Space.GLOBAL and a.stores]
     if config.residency is Residency.GLOBAL:
         stores += [(op, a) for loop in loops for op, a in _accesses(loop.ops) if a.space is Space.GLOBAL and a.stores]
+    if config.reduction is Reduction.WORKSPACE:
+        # Where sums meet, an atomic counts the blocks, and D has no share in it.
+        stores = [(op, a) for op, a in stores if op.opcode not in ("ATOM", "ATOMG")]
     promised = (*machine.stores, *_of_parts(config))
     if other := [pair for pair in stores if pair[1].word not in promised]:
         return [f"D is stored by {_listed(other)}, where {' or '.join(promised)} is promised"]

@@ -34,8 +34,8 @@ _JUDGED = 2000
 #: In which order axes are changed: first what costs little, then tiles, and what is computed last.
 _ORDER = (
     "pad_a", "pad_b", "pad_d", "store", "stages", "copy", "arrange_a", "arrange_b", "fragment_buffers", "min_blocks",
-    "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "inst",
-    "overflow", "acc", "d", "layout", "a",
+    "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "reduction",
+    "inst", "overflow", "acc", "d", "layout", "a",
 )  # fmt: skip
 
 #: Keys of an operation that are structure.
@@ -109,7 +109,7 @@ class _Search:
         key = tuple(point.values())
         if key not in self._judged:
             known = self._known(point)
-            rule = next((r for r in rules.RULES if not r.kept(known)), None)
+            rule = next((r for r in rules.LEGALITY if not r.kept(known)), None)
             read = rules.roots_of(rule) & self._given(point).keys() if rule is not None else ()
             self._judged[key] = rule, {name: known[name] for name in read}
         return self._judged[key]

@@ -161,6 +161,11 @@ POINTERS = "batch=pointers,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,
 POINTERS_LINEAR = "batch=pointers,layout=cc,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,epilogue=linear"
 POINTERS_PANELS = "batch=pointers,raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct"
 POINTERS_STAGED = POINTERS.replace("store=direct", "store=staged,epilogue=linear")
+MET = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct,split_k=3"
+MET_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,epilogue=linear,d=f16,split_k=2"
+MET_GLOBAL = "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,acc=f16,raster=panels2,split_k=4"
+ADDED = "layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=2,store=staged,split_k=3,reduction=atomic"
+ADDED_CP = "layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=cpasync,stages=3,align_d=1,split_k=2,reduction=atomic"
 
 _BARRIER = "__syncthreads();"
 _WAIT = "wait_groups<STAGES - 2>();"
@@ -707,6 +712,47 @@ _BATCHES = (
     ),
 )  # fmt: skip
 
+_TICKET = "atomicInc(count, SPLIT_K - 1) == SPLIT_K - 1"
+
+#: Blocks that share a tile of D along K, and how their sums meet.
+_SPLITS = (
+    Mutant(
+        "split-unfenced", "a block takes its ticket before its sums are there for others", "CUDA guide text",
+        (Edit("__threadfence();  // whoever sees", "// whoever sees"),),
+        (MET, MET_LD, MET_GLOBAL), ("race-between-blocks",), visible=False,
+    ),
+    Mutant(
+        "split-read-unfenced", "the last block reads sums that may be old ones", "composable_kernel PR #3625",
+        (Edit("__threadfence();                      // the sums", "// the sums"),),
+        (MET, MET_LD, MET_GLOBAL), ("race-between-blocks",), visible=False,
+    ),
+    Mutant(
+        "split-barrier", "one thread takes the ticket while others still store their sums", "riptutorial CUDA 17567",
+        (Edit("__syncthreads();\n  unsigned* count", "unsigned* count"),),
+        (MET, MET_LD, MET_GLOBAL), ("race-between-blocks",), visible=False,
+    ),
+    Mutant(
+        "split-count-left", "the count of blocks is not set back for the launch that follows", "",
+        (Edit(_TICKET, "atomicAdd(count, 1u) == SPLIT_K - 1"),),
+        (MET, MET_LD, MET_GLOBAL), words="count of blocks is not 0 again",
+    ),
+    Mutant(
+        "split-ticket-early", "the last but one adds the sums", "",
+        (Edit(_TICKET, "atomicInc(count, SPLIT_K - 1) == SPLIT_K - 2"),),
+        (MET, MET_LD, MET_GLOBAL), ("race-between-blocks",), visible=False,
+    ),
+    Mutant(
+        "split-sums-of-one", "the sums of one split are added as often as there are splits", "",
+        (Edit("warp_work + part * PARTIAL", "warp_work + split * PARTIAL"),),
+        (MET, MET_LD, MET_GLOBAL), words=_WRONG,
+    ),
+    Mutant(
+        "split-rest-dropped", "slices that are too many for equal shares are nobody's", "",
+        (Edit("each + (split < left_over ? 1 : 0)", "each"),),
+        (MET, MET_LD, ADDED, ADDED_CP), words="every element is zero|is missing|" + _WRONG,
+    ),
+)  # fmt: skip
+
 #: Parts of tiles, of slices and of copies, where sizes are no multiples.
 _EDGES = (
     Mutant(
@@ -739,5 +785,7 @@ _EDGES = (
 )  # fmt: skip
 
 #: All of them, in the order of a table.
-MUTANTS: tuple[Mutant, ...] = (*_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_EDGES)
+MUTANTS: tuple[Mutant, ...] = (
+    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_EDGES,
+)  # fmt: skip
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

@@ -23,7 +23,8 @@ def count(config: KernelConfig, binary: Binary, problem: Problem) -> Counts:
     """
     images = trial.images_of(problem)
     launch = trial.launch_of(binary.entry, config, problem, images)
-    return execute(binary, launch, [image.blank() * 0 for image in images]).counts
+    buffers = trial.launched(config, problem, [image.blank() * 0 for image in images])
+    return execute(binary, launch, buffers).counts
 
 
 #: Lengths of K on which a block is counted, in slices: even ones, because compilers unroll the loop over slices by two
@@ -32,7 +33,7 @@ SLICES = (4, 8)
 
 
 def work_of(config: KernelConfig, binary: Binary) -> Work:
-    """What one block does, counted: on two lengths of K, of which the difference is that of the slices.
+    """What is done for one tile of D, counted: on two lengths of K, of which the difference is that of the slices.
 
     Args:
         binary: of ``config``, with its PTX.

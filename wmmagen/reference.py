@@ -875,6 +875,8 @@ def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
 # Problems to validate on.
 
 
+#: Slices of K of the longest checked problem where K is split; each costs time on a machine without a GPU.
+_MOST_SHARED = 48
 #: Factors that a linear epilogue is checked with: plain, odd and negative, without C, without A and B, a fraction.
 FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
 #: What alpha is a multiple of where D is s8, by the type of A and B: with it most sums of the checked problems end
@@ -915,6 +917,7 @@ def problems_for(
     *,
     units: Units | None = None,
     raster: Raster = LINEAR,
+    splits: int = 1,
 ) -> tuple[Problem, ...]:
     """The hostile set for a variant that takes multiples of its block tile.
 
@@ -922,6 +925,9 @@ def problems_for(
     all different; K of one slice, and of one less than the pipeline holds, as many, and one more; leading dimensions
     above the extents and all different, so that none stands for another; and one packed problem. An epilogue with
     factors gets those of :data:`FACTORS` in turn, over more problems where there are fewer than factors.
+
+    Where K is split, other numbers of slices take the place of these: one, which leaves all splits but the first
+    without any; one for each and one more; and a whole pipeline for each and one more.
 
     A group of three block rows or more is longer than these problems: a further one has a whole group and a part of
     another.
@@ -932,8 +938,10 @@ def problems_for(
         stages: K slices in flight.
         units: what leading dimensions are odd multiples of, but for the packed problem's; :func:`wide_units` if None.
         raster: the order of blocks.
+        splits: blocks that share a tile of D along K.
     """
-    counts = sorted({1, stages - 1, stages, stages + 1} - {0})
+    counts = _slice_counts(stages, splits)
+    longest = max(counts) if splits == 1 else splits + 1
     if operation.scaled:
         # The longer ones twice: they are those that see the whole pipeline.
         counts += counts[::-1][: max(0, len(FACTORS) - 1 - len(counts))]
@@ -944,9 +952,17 @@ def problems_for(
     # Where rows are packed, extents are leading dimensions, and a strict reading wants 256 bits of them.
     even = 256 // min(operation.a.bits, operation.d.bits)
     k = math.lcm(block_k, even)
-    k *= -(-max(counts) * block_k // k)
+    k *= -(-longest * block_k // k)
     packed = Problem.packed(operation, *blocks.extents(k, even), k)
     return _with_factors((*spaced, packed))
+
+
+def _slice_counts(stages: int, splits: int) -> list[int]:
+    """Of how many slices the K of a checked problem is, the fewest first."""
+    if splits == 1:
+        return sorted({1, stages - 1, stages, stages + 1} - {0})
+    each = [1, stages + 1] if splits * (stages + 1) <= _MOST_SHARED else [1]
+    return [1, *(splits * share + 1 for share in each)]
 
 
 #: By how much the sizes of ragged problems miss whole block tiles: by one element and by one less than a copy of 16

@@ -38,7 +38,7 @@ _BATCH_WORDS = {
     Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
     Batch.POINTERS: "products of matrices that arrays of pointers name, in one launch",
 }
-#: Matrices are capitals in a call, vectors are not.
+#: Matrices are capitals in a call, all else is not.
 _ADDRESSES = {
     name: name.replace("ADDRESS", "address") if len(name.removesuffix("_ADDRESS")) == 1 else name.lower()
     for name in derive.ADDRESS_NAMES
@@ -47,6 +47,7 @@ _ADDRESSES = {
 _CALL_NAMES = {
     **{name: name.lower() for name in derive.LAUNCH_NAMES if name not in ("M", "N", "K")},
     **_ADDRESSES,
+    "WORKSPACE_BYTES": "workspace_size",
 }
 #: What carries a copy of so many bytes through registers.
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
@@ -161,7 +162,7 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     demands = [_numbered(rule, known) for rule, _ in _call_rules(known, strict_isa=False)]
     return _fill(
         "gemm_wmma.h.jinja",
-        {**_words(config), **_statuses(config), "arch": arch.name, "symbol": symbol, "demands": demands},
+        {**_words(config), **_statuses(config, known), "arch": arch.name, "symbol": symbol, "demands": demands},
         guard=include_guard(symbol),
     )
 
@@ -249,6 +250,7 @@ def _selftest_numbers(config: KernelConfig) -> str:
     known, least = derive.values(config), selftest.least_steps(config)
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
+    split, shared = not known["reduction_none"], known["reduction_workspace"]
     letters, names = selftest.matrices(config), selftest.pointers(config)
     most = min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX)
     if not o.epilogue.exact:
@@ -265,6 +267,8 @@ def _selftest_numbers(config: KernelConfig) -> str:
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
         ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else "sums go up to this"),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
+        *([("SPLIT_K", known["SPLIT_K"], "blocks that share a tile of D")] if split else []),
+        *([("WORKSPACE_ALIGNMENT", least["workspace"], "bytes of which its address is a multiple")] if shared else []),
     ]
     return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
 
@@ -286,7 +290,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
-        **_statuses(config),
+        **_statuses(config, known),
         "arch": arch.name,
         "symbol": symbol,
         "kernel": kernel,
@@ -297,6 +301,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "epilogue": epilogue_part(config.operation),
             "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
+            "split": config.reduction.value,
             "residue": config.operation.residue.value,
             "edge": config.operation.residue.value,
             "store": _store(config),
@@ -308,8 +313,10 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "share_b": _share(known, "B"),
             **_movers(config),
         },
-        # Tiles of sums come back where a matrix is added to fragments, or where sums live in D.
-        "loads_tiles": known["residency_global"] or (bool(o.epilogue.matrices) and known["store_direct"]),
+        # Tiles of sums come back where a matrix is added to fragments, where sums live in D, and where splits meet.
+        "loads_tiles": known["residency_global"]
+        or known["reduction_workspace"]
+        or (bool(o.epilogue.matrices) and known["store_direct"]),
         "saturated": ", true" if known["overflow_saturate"] else "",
         "headers": _headers(o.a, o.acc, o.d, o.added),
         "vector_a": _vector(known, "A"),
@@ -357,8 +364,10 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     matrices = f"const void* A, const void* B, {read}void* D"
     if o.batch is Batch.POINTERS:
         matrices = matrices.replace("*", "* const*")
+    workspace = ", void* workspace, size_t workspace_bytes" if v["reduction_workspace"] else ""
     parameters = (
-        f"{matrices}, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}{_batch_parameters(config)}"
+        f"{matrices}, int M, int N, int K, int lda, int ldb, {leading}int ldd{scalars}{workspace}"
+        f"{_batch_parameters(config)}"
     )
     return {
         "name": name_of(config),
@@ -393,12 +402,21 @@ def _batch_parameters(config: KernelConfig) -> str:
     return ", int batch" + "".join(f", long long {stride}" for stride in strides)
 
 
-def _statuses(config: KernelConfig) -> dict[str, Any]:
-    """The launcher's answers, and the enumerators that stand for them."""
-    last = len(rules.Status) - 1
-    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in rules.Status]
+def _statuses(config: KernelConfig, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The launcher's answers, and the enumerators that stand for them.
+
+    All launchers know those that every one can give, and one that can give a further one knows those up to it: so
+    the files of a kernel stay as they are when another kind of kernel brings an answer of its own.
+    """
+    every = list(rules.Status)
+    own = [every.index(rule.status) for rule, _ in _call_rules(known, strict_isa=False) if rule.status]
+    common = every.index(rules.Status.CODE)
+    last = max([common, *own])
+    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in every[: last + 1]]
     values = ((f"  {value} = {n}{',' if n < last else ''}", says) for n, (value, says) in enumerate(said))
-    return {"statuses": [{"value": value, "says": says} for value, says in said], "status_values": _aligned(values)}
+    fewer = "a header of an older wmmagen" if last == common else "a header that knows fewer answers"
+    statuses = [{"value": value, "says": says} for value, says in said]
+    return {"statuses": statuses, "status_values": _aligned(values), "fewer": fewer}
 
 
 def _stages_words(config: KernelConfig) -> str:

@@ -4,7 +4,8 @@ A rule is data. Its one expression is evaluated on ints to refuse a configuratio
 printed as a ``static_assert`` into the generated file (scopes ``static`` and ``arch``) or as a check into its launcher
 (scope ``launch``), and is a row of RULES.md. Ids are permanent: a retired rule's id is never given to another.
 
-Legality is not taste: what is slow is not illegal.
+Legality is not taste: what is slow is not illegal. Of scope ``search`` are the few rules that keep a search from what
+is legal and of no use for its problem; nobody is refused by them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen import derive, instructions
-from wmmagen.arch import Arch
+from wmmagen.arch import FULL_GRID, Arch
 from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES, RESULTS
@@ -34,6 +35,7 @@ PTX_WMMA = "PTX ISA, Matrix Fragments for WMMA, alignment of wmma.load and wmma.
 PTX_CPASYNC = "PTX ISA, cp.async"
 CUDA13 = "CUDA 13 Release Notes, deprecated architectures"
 CONTRACT = "the contract of the generated launcher"
+RUNTIME = "CUDA Runtime API, cudaMemset2DAsync, cudaDeviceProp::memPitch"
 TEMPLATE = "templates/README.md"
 
 
@@ -48,6 +50,7 @@ class Scope(StrEnum):
     ARCH = "arch"  # and the architecture: the same, the assertion guarded
     LAUNCH = "launch"  # and the call: message, check in the launcher
     TOOLCHAIN = "toolchain"  # the compiler at hand: message only
+    SEARCH = "search"  # the configuration and the call: pruning only, because what it refuses is legal and no use
 
 
 class Status(StrEnum):
@@ -78,6 +81,7 @@ class Status(StrEnum):
     LAUNCH = "WMMAGEN_NOT_LAUNCHED", "CUDA refused the launch"
     DEVICE = "WMMAGEN_NO_DEVICE", "no CUDA device, no driver, or a driver too old for this build"
     CODE = "WMMAGEN_NO_CODE", "the device runs no code of this build"
+    WORKSPACE = "WMMAGEN_BAD_WORKSPACE", "the workspace is missing, misaligned or too small"
 
 
 @dataclass(frozen=True)
@@ -379,6 +383,18 @@ _TYPES: tuple[Rule, ...] = (
         source=CONTRACT,
     ),
     _rule(
+        "T155",
+        "atomic-type",
+        Scope.STATIC,
+        "acc_f32 and d_f32",
+        when="reduction_atomic",
+        says="sums that are added to D by atomics are f32, and so is D",
+        message="reduction=atomic adds sums to D one by one, in f32; asked was {acc} to {d}",
+        fix="acc=f32,d=f32, or reduction=workspace",
+        reason="D holds the unfinished sums, so it has their type, and each addition would round to a smaller one.",
+        source=TEMPLATE,
+    ),
+    _rule(
         "T141",
         "experimental-type",
         Scope.ARCH,
@@ -623,6 +639,19 @@ _LEADING: tuple[Rule, ...] = (
     _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "with_c"),
     _least_ld("R", 6, "LDR >= N", "N columns", "with_r"),
     *_STRIDES,
+    _rule(
+        "L271",
+        "zeroed-rows-of-d",
+        Scope.LAUNCH,
+        "LDD <= 2147483647 // (D_BITS // 8)",
+        when="reduction_atomic",
+        says="rows of D are less than 2^31 bytes apart",
+        message="ldd = {LDD} elements are more than the 2147483647 bytes that may lie between rows which CUDA zeroes",
+        fix="give D a smaller leading dimension, or reduction=workspace",
+        reason="The launcher zeroes D row by row, and that is the most that cudaMemset2DAsync takes.",
+        source=RUNTIME,
+        status=Status.LEADING_DIMENSION,
+    ),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -872,6 +901,32 @@ _POINTERS: tuple[Rule, ...] = (
         source=CONTRACT,
         status=Status.POINTER,
     ),
+    _rule(
+        "P334",
+        "pointer-workspace",
+        Scope.LAUNCH,
+        "WORKSPACE_ADDRESS != 0 and WORKSPACE_ADDRESS % 32 == 0",
+        when="reduction_workspace",
+        says="the workspace is not null and aligned to 32 bytes",
+        message="the workspace is null or not aligned to 32 bytes",
+        fix="whole allocations are aligned to 256 bytes",
+        reason="Sums are stored there and loaded again as fragments.",
+        source=f"{GUIDE}, store_matrix_sync: mptr",
+        status=Status.WORKSPACE,
+    ),
+    _rule(
+        "P335",
+        "workspace-size",
+        Scope.LAUNCH,
+        "WORKSPACE_BYTES // TILE_WORK_BYTES >= M // BLOCK_M * (N // BLOCK_N)",
+        when="reduction_workspace",
+        says="the workspace holds the sums of every block",
+        message="a workspace of {WORKSPACE_BYTES} bytes is less than the {TILE_WORK_BYTES} for each tile of D",
+        fix="ask the launcher's workspace_bytes for the size",
+        reason="Blocks that share a tile of D leave their sums there for the one that comes last.",
+        source=CONTRACT,
+        status=Status.WORKSPACE,
+    ),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -942,6 +997,19 @@ _RESOURCES: tuple[Rule, ...] = (
         "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
         "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
         when="feed_shared or store_staged",
+    ),
+    _rule(
+        "R406",
+        "workspace-of-a-tile",
+        Scope.STATIC,
+        "SPLIT_K < 2147483647 // (PARTIAL * ACC_BITS // 8)",
+        when="reduction_workspace",
+        says="the workspace of one tile of D is less than 2^31 bytes",
+        message="{SPLIT_K} blocks leave {PARTIAL} sums of {ACC_BITS} bits each, which are no less than 2^31 bytes",
+        fix="a smaller split_k, smaller blocks, or reduction=atomic",
+        reason="Places within a tile's workspace are ints.",
+        source=TEMPLATE,
+        knobs=("split_k",),
     ),
 )
 
@@ -1231,6 +1299,99 @@ _AXES: tuple[Rule, ...] = (
         structural=True,
     ),
     _rule(
+        "X624",
+        "reduction-of-splits",
+        Scope.STATIC,
+        "SPLIT_K == 1 and reduction_none or SPLIT_K > 1 and (reduction_workspace or reduction_atomic)",
+        says="sums meet where blocks share a tile of D, and nowhere else",
+        message="split_k={SPLIT_K} with reduction={reduction}: one block has all sums of a tile, or more do",
+        fix="split_k=1,reduction=none, or more splits and reduction=workspace or reduction=atomic",
+        reason="Blocks that share a tile would overwrite each other's sums; where none does, an axis that means "
+        "nothing has one legal value, so that no two names mean one kernel.",
+        source="NAMES.md",
+        structural=True,
+    ),
+    _rule(
+        "X625",
+        "splits-in-registers",
+        Scope.STATIC,
+        "reduction_none",
+        when="residency_global",
+        says="partial sums that live in D belong to one block",
+        message="residency=global keeps partial sums in D; with reduction={reduction} several blocks would",
+        fix="split_k=1,reduction=none, or residency=fragment",
+        reason="Blocks that share a tile of D would overwrite each other's sums in every slice.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X626",
+        "atomics-by-place",
+        Scope.STATIC,
+        "store_staged",
+        when="reduction_atomic",
+        says="sums that are added to D pass through shared memory",
+        message="reduction=atomic adds sums to D element by element; with store={store} nobody knows their places",
+        fix="store=staged, or reduction=workspace",
+        reason="Which lane holds which element of a fragment is not specified, and there is no atomic matrix store.",
+        source=GUIDE,
+        structural=True,
+    ),
+    _rule(
+        "X619",
+        "atomics-finish-nothing",
+        Scope.STATIC,
+        "epilogue_none",
+        when="reduction_atomic",
+        says="sums that are added to D by atomics are D",
+        message="reduction=atomic with epilogue={epilogue}: no block ever has the finished sum to apply it to",
+        fix="epilogue=none, or reduction=workspace",
+        reason="Factors would be applied to parts and rounded with each, and a C that is D would be zeroed before it "
+        "is read.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X620",
+        "splits-of-one-product",
+        Scope.STATIC,
+        "batch_none",
+        when="reduction_workspace or reduction_atomic",
+        says="K is split in single products only",
+        message="reduction={reduction} with batch={batch}: a batch fills a device with the tiles of its products",
+        fix="split_k=1,reduction=none, or batch=none",
+        reason="The grid counts products and splits in the same dimension, and who has many products has many tiles.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X628",
+        "splits-of-floats",
+        Scope.STATIC,
+        "acc_f32 or acc_f16",
+        when="reduction_workspace or reduction_atomic",
+        says="sums of splits are added in float",
+        message="reduction={reduction} adds the sums of splits in float, which does not hold those in {acc}",
+        fix="split_k=1,reduction=none",
+        reason="Sums in f64 would be rounded, and those in s32 too, which wrap or saturate product by product.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X627",
+        "splits-of-whole-tiles",
+        Scope.STATIC,
+        "residue_exact",
+        when="reduction_workspace or reduction_atomic",
+        says="K is split where sizes are multiples of the block tile",
+        message="reduction={reduction} with residue=predicated: splits share whole slices, and sums of whole tiles",
+        fix="split_k=1,reduction=none, or residue=exact",
+        reason="Which slices lie inside A and B is counted from the first one on, which only one of the splits has; "
+        "and a workspace has room for the tiles that D has whole.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
         "X608",
         "staging-needs-a-copy",
         Scope.STATIC,
@@ -1320,6 +1481,31 @@ _SIZES: tuple[Rule, ...] = (
     ),
 )
 
+_SEARCH: tuple[Rule, ...] = (
+    _rule(
+        "S901",
+        "splits-with-slices",
+        Scope.SEARCH,
+        "SPLIT_K == 1 or SPLIT_K <= K // BLOCK_K",
+        says="every split has a slice of K",
+        message="{SPLIT_K} splits are more than the slices of K = {K}, of {BLOCK_K} each",
+        fix="fewer splits",
+        reason="A block without a slice is right and only costs time.",
+        source=TEMPLATE,
+    ),
+    _rule(
+        "S902",
+        "splits-of-few-tiles",
+        Scope.SEARCH,
+        f"SPLIT_K == 1 or BLOCKS * SPLIT_K <= {FULL_GRID}",
+        says="K is split where tiles alone leave multiprocessors idle",
+        message=f"{{BLOCKS}} tiles of D in {{SPLIT_K}} splits are more than the {FULL_GRID} blocks that fill a device",
+        fix="fewer splits",
+        reason="Each split costs traffic of sums; where enough blocks are there, it gains nothing.",
+        source=TEMPLATE,
+    ),
+)
+
 #: The table, in the order in which violations are reported.
 RULES: tuple[Rule, ...] = (
     *_TYPES,
@@ -1329,7 +1515,10 @@ RULES: tuple[Rule, ...] = (
     *_RESOURCES,
     *_COPIES,
     *_AXES,
+    *_SEARCH,
 )
+#: Those that make something illegal.
+LEGALITY = tuple(rule for rule in RULES if rule.scope is not Scope.SEARCH)
 
 if len({r.id for r in RULES}) != len(RULES):
     raise ValueError("two rules share an id")
@@ -1370,13 +1559,13 @@ def roots_of(rule: Rule) -> frozenset[str]:
 
 def broken(known: Mapping[str, Any]) -> list[Rule]:
     """The rules that the values of one configuration break, in the order of the table."""
-    return [rule for rule in RULES if not rule.kept(known)]
+    return [rule for rule in LEGALITY if not rule.kept(known)]
 
 
 def legal(config: KernelConfig, arch: Arch | None = None, *, strict_isa: bool = False) -> bool:
     """Whether ``config`` breaks no rule; quicker than :func:`check`, which also finds the words."""
     known = derive.values(config, arch, strict_isa=strict_isa)
-    return all(rule.kept(known) for rule in RULES)
+    return all(rule.kept(known) for rule in LEGALITY)
 
 
 def check(
@@ -1461,7 +1650,7 @@ def _nearest(knob: str, known: Mapping[str, Any], others: frozenset[str]) -> str
     # The strides of a batch follow its sizes: one product says what is legal of those.
     one = {"BATCH": 1} if knob in ("M", "N", "K") else {}
     changed = derive.follow({**known, **one, **dict.fromkeys(_packed(knob, known), column), name: column})
-    for rule in RULES:
+    for rule in LEGALITY:
         if rule.id not in others:
             kept &= rule.kept(changed)
     below = column[kept & (column < present)]
@@ -1474,7 +1663,7 @@ def _nearest(knob: str, known: Mapping[str, Any], others: frozenset[str]) -> str
 #: How far from the present value a nearest one is looked for; above every pad and block tile that has a use.
 _REACH = 4096
 #: Counts begin with 1, everything else with 0. A call of no size is legal, but nobody who has a size is helped by that.
-_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "M": 1, "N": 1, "K": 1}
+_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "split_k": 1, "M": 1, "N": 1, "K": 1}
 
 
 def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:

@@ -7,10 +7,10 @@ the space says which of them are in it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from wmmagen.config import Copy, KernelConfig
+from wmmagen.config import Copy, KernelConfig, Reduction, Store
 from wmmagen.dtypes import F16
 from wmmagen.space import Space, Value, config_of
 
@@ -30,6 +30,7 @@ class Seed:
         buffers: sets of operand fragments; with two, fragments are loaded a step ahead.
         min_blocks: blocks that a multiprocessor is to hold.
         acc_bits: the widest accumulator whose partial sums of a warp's tile fit into its registers.
+        splits: whether K is split.
     """
 
     block: tuple[int, int]
@@ -40,9 +41,14 @@ class Seed:
     buffers: int = 2
     min_blocks: int = 1
     acc_bits: int = 32
+    splits: bool = False
 
 
-_SMALL = (Seed((64, 64), 64, 4, (32, 32)), Seed((64, 64), 32, 3, (32, 32)))
+_SMALL = (
+    Seed((64, 64), 64, 4, (32, 32)),
+    Seed((64, 64), 32, 3, (32, 32)),
+    Seed((64, 64), 64, 4, (32, 32), splits=True),
+)
 _TURING = (
     Seed((256, 256), 32, 1, (128, 64), Copy.LD, buffers=1, acc_bits=16),
     Seed((256, 128), 32, 2, copy=Copy.LD, acc_bits=16),
@@ -52,6 +58,7 @@ _TURING = (
     Seed((256, 128), 32, 1, copy=Copy.LD, buffers=1),
     Seed((64, 64), 64, 2, (32, 32), Copy.LD),
     Seed((64, 64), 32, 2, (32, 32), Copy.LD),
+    Seed((64, 64), 64, 2, (32, 32), Copy.LD, splits=True),
 )
 _AMPERE = (Seed((256, 128), 32, 3), Seed((128, 128), 64, 3), Seed((128, 128), 32, 4), *_SMALL)
 _AMPERE_SMALL = (Seed((256, 128), 32, 3), Seed((128, 128), 32, 3), Seed((128, 128), 32, 4), *_SMALL)
@@ -63,6 +70,7 @@ _HOPPER = (
     Seed((256, 128), 32, 4),
     Seed((128, 128), 64, 3),
     Seed((128, 128), 32, 4),
+    Seed((64, 64), 64, 4, (32, 32), splits=True),
 )
 
 #: By the first architecture that they suit; those in between take the nearest below them.
@@ -83,7 +91,9 @@ def for_space(space: Space) -> list[KernelConfig]:
     for seed in _suited(space.arch.sm):
         legal = [config for config in _configs(seed, space) if space.contains(config)]
         # The smallest pad that is none: rows an odd number of 16-byte units apart are read without conflicts.
-        found.update(dict.fromkeys(sorted(legal, key=lambda c: (c.pad_a == 0, c.pad_a))[:1]))
+        legal.sort(key=lambda c: (c.pad_a == 0, c.pad_a, -c.split_k))
+        ways = dict.fromkeys(c.reduction for c in legal)
+        found.update(dict.fromkeys(next(c for c in legal if c.reduction is way) for way in ways))
     return list(found)
 
 
@@ -113,8 +123,26 @@ def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
     point |= {"copy": seed.copy, "stages": seed.stages}
     point |= {"fragment_buffers": seed.buffers, "min_blocks": seed.min_blocks}
     settled = {name: values[0] for name, values in live.items() if len(values) == 1}
+    # Without a problem there is no telling what is worth splitting.
+    slices = space.problem.k // seed.depth if space.problem else 0
     # Rows first; bytes lie in tiles.
     arrangements = itertools.product(live["arrange_a"], live["arrange_b"])
-    for (a, b), pad in itertools.product(arrangements, live["pad_a"]):
+    splits = list(_splits(seed, live, slices))
+    for (a, b), pad, (split_k, reduction) in itertools.product(arrangements, live["pad_a"], splits):
+        # Atomics need the places of sums, which only a staged store knows.
+        store = Store.STAGED if reduction is Reduction.ATOMIC else point["store"]
         point |= {"arrange_a": a, "arrange_b": b, "pad_a": pad, "pad_b": pad}
-        yield config_of(o, point | settled)
+        split = {"split_k": split_k, "reduction": reduction, "store": store}
+        yield config_of(o, point | split | settled)
+
+
+def _splits(seed: Seed, live: Mapping[str, Sequence[Value]], slices: int) -> Iterator[tuple[Value, Value]]:
+    """Parts of K and how their sums meet.
+
+    More parts have fewer slices each, and more sums to add: about as many as make both equal are best.
+    """
+    if not seed.splits:
+        yield live["split_k"][0], live["reduction"][0]
+        return
+    ways = [reduction for reduction in live["reduction"] if reduction is not Reduction.NONE]
+    yield from itertools.product([count for count in live["split_k"] if 1 < count**2 <= 2 * slices], ways)

@@ -14,7 +14,9 @@ from wmmagen.epilogue import VECTORS
 from wmmagen.rules import Scope, Status
 
 #: Where the matrices of a call lie that nobody launches; aligned to whatever a launcher may ask for.
-ADDRESSES = {name: 4096 * number for number, name in enumerate(("A", "B", "C", "D", "R", *VECTORS), start=1)}
+ADDRESSES = {
+    name: 4096 * number for number, name in enumerate(("A", "B", "C", "D", "R", *VECTORS, "workspace"), start=1)
+}
 #: Products of the batch of such a call.
 _PRODUCTS = 2
 #: No launcher asks for more than this; in bytes, and in elements.
@@ -82,13 +84,16 @@ def acceptable(config: KernelConfig) -> dict[str, int | float]:
         # Room for whatever leading dimension is tried, of a block as high and as narrow as can be.
         apart = p.apart(_MOST_ASKED * max(m, n, k))
         call |= {stride: getattr(apart, stride) for stride in strides(config)}
+    if known["reduction_workspace"]:
+        call |= {"workspace": ADDRESSES["workspace"], "workspace_bytes": known["TILE_WORK_BYTES"]}
     return call
 
 
 def answer(config: KernelConfig, call: Call) -> Status:
     """What the launcher of ``config`` answers to ``call`` before it asks the device; OK where no rule is broken."""
     given = {name.upper(): value for name, value in call.items() if name not in ADDRESSES}
-    known = derive.values(config) | given | {f"{name.upper()}_ADDRESS": call[name] for name in pointers(config)}
+    given_addresses = {f"{name.upper()}_ADDRESS": call[name] for name in ADDRESSES.keys() & call}
+    known = derive.values(config) | given | given_addresses
     addresses = set(derive.ADDRESS_NAMES)
     products = call.get("batch", 1)
     broken = [rule for rule in rules.broken(known) if rule.scope is Scope.LAUNCH]
@@ -100,9 +105,11 @@ def answer(config: KernelConfig, call: Call) -> Status:
 
 
 def least_steps(config: KernelConfig) -> dict[str, int]:
-    """The least alignment that the launcher takes: of ``A`` … ``D`` in bytes, of ``lda`` … ``ldd`` in elements."""
+    """The least alignment that the launcher takes: of ``A`` … ``D`` and a workspace in bytes, of ``lda`` … ``ldd`` in
+    elements.
+    """
     call = acceptable(config)
-    names = [*pointers(config), *(f"ld{letter.lower()}" for letter in matrices(config))]
+    names = [*(name for name in ADDRESSES if name in call), *(f"ld{letter.lower()}" for letter in matrices(config))]
     names += strides(config) if config.operation.batch is Batch.STRIDED else ()
     steps = [2**power for power in range(_MOST_ASKED.bit_length())]
     return {
@@ -135,6 +142,16 @@ def spoilt_calls(config: KernelConfig) -> list[Spoilt]:
         # With residency=global it may not even be D with D's leading dimension.
         other = {matrix.upper(): call["D"], f"ld{matrix}": call[f"ld{matrix}"] + least[f"ld{matrix}"]}
         found.append(Spoilt(f"a {matrix.upper()} that is D with another ld{matrix}", Status.POINTER, other))
+    if "workspace" in call:
+        found += [
+            Spoilt("no workspace", Status.WORKSPACE, {"workspace": 0}),
+            Spoilt(
+                "a misaligned workspace",
+                Status.WORKSPACE,
+                {"workspace": call["workspace"] + least["workspace"] // 2},
+            ),
+            Spoilt("a small workspace", Status.WORKSPACE, {"workspace_bytes": call["workspace_bytes"] - 1}),
+        ]
     return [*found, *_batches(config, call, least)]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen import coverage, derive, instructions
-from wmmagen.arch import Arch
+from wmmagen.arch import FULL_GRID, Arch
 from wmmagen.cells import Cell
 from wmmagen.config import (
     LINEAR,
@@ -32,6 +32,7 @@ from wmmagen.config import (
     Order,
     Problem,
     Raster,
+    Reduction,
     Residency,
     Shape,
     Store,
@@ -45,6 +46,8 @@ from wmmagen.prune import Pruning, Structure
 _WARPS = (1, 2, 4, 8)
 _FRAGS = (1, 2, 3, 4, 6, 8)
 _GRIDS = ("warps", "frags")
+#: Where no problem is given; each number of splits is one more column of the product.
+_MOST_SPLITS = 8
 
 Value = Any
 Names = dict[str, Any]
@@ -90,7 +93,7 @@ class Space:
         self.problem = problem
         self.strict_isa = strict_isa
         self.fixed = _searched(fixed or {}, operation)
-        self.axes = _axes(operation, self.fixed)
+        self.axes = _axes(operation, self.fixed, problem)
         self.raw = math.prod(len(values) for values in self.axes.values())
         # Which axes are numbers of the rules is asked of the derived numbers; the others select structure.
         numbers = derive.given(config_of(operation, {name: values[0] for name, values in self.axes.items()}))
@@ -298,13 +301,13 @@ def _searched(fixed: Mapping[str, Value], operation: Operation) -> dict[str, Val
     return {key: value for key, value in fixed.items() if key not in OPERATION_KEYS}
 
 
-def axes_of(operation: Operation) -> dict[str, tuple[Value, ...]]:
+def axes_of(operation: Operation, problem: Problem | None = None) -> dict[str, tuple[Value, ...]]:
     """Each axis of the space of ``operation`` with its values, where nothing is fixed."""
-    return {name: _made(name, values) for name, values in _worth(operation).items()}
+    return {name: _made(name, values) for name, values in _worth(operation, problem).items()}
 
 
-def _axes(operation: Operation, fixed: Mapping[str, Value]) -> dict[str, tuple[Value, ...]]:
-    axes = axes_of(operation)
+def _axes(operation: Operation, fixed: Mapping[str, Value], problem: Problem | None) -> dict[str, tuple[Value, ...]]:
+    axes = axes_of(operation, problem)
     for key, value in fixed.items():
         held = {f"{key}_m": value.m, f"{key}_n": value.n} if key in _GRIDS else {key: value}
         unknown = held.keys() - axes.keys()
@@ -319,7 +322,13 @@ def _made(name: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
     return values if made is None else tuple(v for v in values if spell(v) in made)
 
 
-def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
+def _splits(problem: Problem | None, least_slice: int) -> tuple[int, ...]:
+    """Into how many parts K is worth splitting: doubling, as far as the smallest slices of the problem go."""
+    most = _MOST_SPLITS if problem is None else min(problem.k // least_slice, FULL_GRID)
+    return tuple(2**power for power in range(max(most, 1).bit_length()))
+
+
+def _worth(operation: Operation, problem: Problem | None) -> dict[str, tuple[Value, ...]]:
     """The values that are worth a search, whether a template makes them or not; structure first, counts after it."""
     rows = instructions.of_operand(operation.a) or instructions.INSTRUCTIONS
     # Types that no instruction has break a rule with every shape, which says so better than no shape at all.
@@ -333,6 +342,7 @@ def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
         "arrange_b": tuple(Arrange),
         "residency": tuple(Residency),
         "store": tuple(Store),
+        "reduction": tuple(Reduction),
         "raster": (LINEAR, *(Raster(order, width) for order in (Order.GROUPED, Order.PANELS) for width in (4, 8))),
         "warps_m": _WARPS,
         "warps_n": _WARPS,
@@ -345,5 +355,5 @@ def _worth(operation: Operation) -> dict[str, tuple[Value, ...]]:
         "pad_d": (0, unit_d, 2 * unit_d),
         "fragment_buffers": (1, 2),
         "min_blocks": (1, 2, 3),
-        "split_k": (1, 2, 4, 8),
+        "split_k": _splits(problem, min(shape.k for shape in shapes)),
     }

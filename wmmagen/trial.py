@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from wmmagen import batched, chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
-from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, Table, Wide
+from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, Table, Wide, Zeroed
 from wmmagen.batched import BatchCase, Stack
-from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Residue, Store
+from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Reduction, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
-from wmmagen.layout import UNSHIFTED, Image, Shifts
+from wmmagen.layout import UNSHIFTED, Image, Shifts, Workspace
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Estimated, Facts, Outcome, Record
 from wmmagen.reference import Inputs, Span, Units
@@ -193,27 +193,52 @@ def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Poi
 
 
 def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequence[Image | Stack]) -> Launch:
-    """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``."""
+    """The launch of the kernel ``entry`` of ``config`` on ``problem``, matrices in the buffers of ``images``.
+
+    Where there is a workspace (:func:`workspace_of`), its buffer comes behind theirs.
+    """
     known = derive.values(config, problem=problem)
-    p, e = problem, problem.operation.epilogue
+    p, e, workspace = problem, problem.operation.epilogue, workspace_of(config, problem)
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
     # Where sizes are multiples, the grid tells M.
     sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
     of = Double if p.operation.factor.bits == 64 else float
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
+    zeroed, d = None, images[-1]
+    if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
+        element = known["D_BITS"] // 8
+        zeroed = Zeroed(Pointer(len(images) - 1, d.offset), p.ldd * element, p.n * element, p.m)
     return Launch(
         entry=entry,
-        grid=(known["BLOCKS"], p.batch, 1),
+        # Products and splits are counted in one dimension: no kernel has both.
+        grid=(known["BLOCKS"], p.batch * config.split_k, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_BYTES"],
         arguments=(
             *_pointers(p, images),
+            *([] if workspace is None else [Pointer(len(images), workspace.offset)]),
             *sizes,
             *leading,
             *(of(getattr(p, scalar)) for scalar in e.scalars),
             *strides,
         ),
+        zeroed=zeroed,
     )
+
+
+def workspace_of(config: KernelConfig, problem: Problem) -> Workspace | None:
+    """The memory in which the blocks of a launch meet, aligned as far as it must be; None where they do not."""
+    if config.reduction is not Reduction.WORKSPACE:
+        return None
+    known = derive.values(config, problem=problem)
+    count_offset = known["SPLIT_K"] * known["PARTIAL"] * known["ACC_BITS"] // 8
+    return layout.workspace(known["BLOCKS"], known["TILE_WORK_BYTES"], count_offset, shift=_FRAGMENT_BYTES)
+
+
+def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -> tuple[Bytes, ...]:
+    """The buffers of a launch: those of its matrices, and behind them a workspace where there is one."""
+    workspace = workspace_of(config, problem)
+    return (*buffers, *([] if workspace is None else [workspace.blank()]))
 
 
 @lru_cache(maxsize=_CASES_KEPT)
@@ -354,7 +379,7 @@ def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
     known = derive.values(config)
     blocks = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     problems = reference.problems_for(
-        config.operation, *blocks, config.stages, units=units(config), raster=config.raster
+        config.operation, *blocks, config.stages, units=units(config), raster=config.raster, splits=config.split_k
     )
     if config.operation.residue is Residue.PREDICATED:
         problems = reference.ragged(problems, blocks, units(config))
@@ -409,13 +434,19 @@ def check_run(
     launch = launch_of(binary.entry, config, problem, case.images)
     if all(launch.grid):
         try:
-            returned = run_once(Subject(binary, launch, case.buffers), backend)
+            buffers = launched(config, problem, case.buffers)
+            returned = run_once(Subject(binary, launch, buffers), backend)
         except HazardFault as fault:
             return Run(problem, False, False, pattern, fault.message, findings=fault.findings)
     else:
         returned = list(case.buffers)  # D has no element, and the launcher launches nothing
+    returned, behind = returned[: len(case.images)], returned[len(case.images) :]
     judged = case.judged(returned, _tiles(config))
-    return Run(problem, judged.exact, judged.guaranteed, pattern, judged.words, judged.miss_bits, error=judged.error)
+    exact, words, workspace = judged.exact, judged.words, workspace_of(config, problem)
+    if behind and workspace is not None and exact:
+        words = workspace.damage(behind[0])
+        exact = not words
+    return Run(problem, exact, judged.guaranteed, pattern, words, judged.miss_bits, error=judged.error)
 
 
 def run_once(subject: Subject, backend: Backend) -> list[Bytes]:
@@ -482,7 +513,7 @@ def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Dat
         ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
     launch = launch_of(binary.entry, config, problem, images_of(problem))
-    return Subject(binary, launch, _timed_buffers(problem, data))
+    return Subject(binary, launch, launched(config, problem, _timed_buffers(problem, data)))
 
 
 def time_it(

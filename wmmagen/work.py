@@ -1,4 +1,4 @@
-"""What one block of a kernel does: once, and with every slice of K. Derived from the configuration, without a compiler.
+"""What a kernel does for a tile of D: once, and with every slice of K. Derived from the configuration, not compiled.
 
 The figures are those that the CPU executor counts (:mod:`wmmagen.profile`), worked out from the derived numbers: each
 copy and each piece of a fragment has an address, and the same meter judges the addresses. Tests prove that both agree.
@@ -66,14 +66,17 @@ _FIGURES = tuple(field.name for field in fields(Load))
 
 @dataclass(frozen=True)
 class Work:
-    """What one block does for a tile of D: ``once``, and ``slice`` for each slice of K."""
+    """What the blocks of one tile of D do, together: ``once``, and ``slice`` for each slice of K.
+
+    There is one block, or several that share the slices of K.
+    """
 
     once: Load
     slice: Load
 
 
 def from_counts(shorter: Counts, longer: Counts, slices: tuple[int, int]) -> Work:
-    """The work of a block from counts of launches of one block, on two lengths of K.
+    """The work for a tile of D from counts of launches with one, on two lengths of K.
 
     Args:
         slices: of K in each of them.
@@ -91,11 +94,20 @@ def from_counts(shorter: Counts, longer: Counts, slices: tuple[int, int]) -> Wor
 
 @lru_cache(maxsize=4096)
 def of(config: KernelConfig) -> Work:
-    """The work of one block of ``config``, where neither factor of the epilogue is 0."""
-    return _Block(config).work()
+    """The work of ``config`` for a tile of D, where neither factor of the epilogue is 0 and each block has a slice."""
+    return _Tile(config).work()
 
 
-class _Block:
+@lru_cache(maxsize=4096)
+def finish(config: KernelConfig) -> Load:
+    """The part of it that the block which comes last does alone: it adds the sums of all and stores the tile.
+
+    Nothing where K is not split, or no block is the last one.
+    """
+    return _Tile(config).finish()
+
+
+class _Tile:
     """The derived numbers of a configuration, and what its block does with them."""
 
     def __init__(self, config: KernelConfig) -> None:
@@ -118,10 +130,13 @@ class _Block:
             multiply_adds=products * self.INST_M * self.INST_N * self.INST_K,
             tensor_instructions=products,
         )
-        once = self._stored() + self._pointers()
+        # Atomics are every block's, another store that of one.
+        once = self._stored() * (self.SPLIT_K if self._known["reduction_atomic"] else 1) + self._pointers()
+        if self._known["reduction_workspace"]:
+            once += self._left() * self.SPLIT_K + self._met()
         if self._known["feed_shared"]:
             each += self._copies("A") + self._copies("B") + self._barriers()
-            once += self._prologue()
+            once += self._prologue() * self.SPLIT_K
         each += self._fragments() * self.K_STEPS
         if self._known["residency_global"]:
             # Sums are parked after every slice but the last, and come back before every slice but the first.
@@ -135,6 +150,29 @@ class _Block:
             return Load()
         loads: int = self.WARPS_M * self.WARPS_N * (4 if self._known["epilogue_linear"] else 3)
         return Load(global_load_requests=loads, global_load_sectors=loads)
+
+    def finish(self) -> Load:
+        """What is done by the last block of a tile alone."""
+        return self._met() + self._stored() if self._known["reduction_workspace"] else Load()
+
+    def _left(self) -> Load:
+        """What a block leaves in the workspace: its sums, tile after tile, and a ticket that it takes."""
+        requests, sectors = self._requests(*self._sums_tile(self.INST_N))
+        return Load(
+            global_store_requests=requests * self._tiles() + 1,
+            global_store_sectors=sectors * self._tiles() + 1,
+            block_barriers=2,
+        )
+
+    def _met(self) -> Load:
+        """What the last block finds there: the sums of all."""
+        requests, sectors = self._requests(*self._sums_tile(self.INST_N))
+        tiles = self._tiles() * self.SPLIT_K
+        return Load(global_load_requests=requests * tiles, global_load_sectors=sectors * tiles)
+
+    def _tiles(self) -> int:
+        """Accumulator fragments of all warps."""
+        return int(self.WARPS_M * self.WARPS_N * self.FRAGS_M * self.FRAGS_N)
 
     def _fragments(self) -> Load:
         """The operands of one step of K, of all warps."""
@@ -210,10 +248,9 @@ class _Block:
     def _sums(self, *, stores: bool) -> Load:
         """All sums of the block between registers and global memory, as fragments."""
         requests, sectors = self._requests(*self._sums_tile(_LEADING))
-        tiles: int = self.WARPS_M * self.WARPS_N * self.FRAGS_M * self.FRAGS_N
         if stores:
-            return Load(global_store_requests=requests, global_store_sectors=sectors) * tiles
-        return Load(global_load_requests=requests, global_load_sectors=sectors) * tiles
+            return Load(global_store_requests=requests, global_store_sectors=sectors) * self._tiles()
+        return Load(global_load_requests=requests, global_load_sectors=sectors) * self._tiles()
 
     def _stored(self) -> Load:
         """The epilogue."""
@@ -263,11 +300,14 @@ class _Block:
         for start in range(0, self.SUMS_BYTES, _WIDEST):
             nbytes = min(_WIDEST, self.SUMS_BYTES)
             read += self._meter.wavefronts(_by_warp(place * element + start), nbytes)[0]
-        _, sectors = self._meter.sectors(_by_warp((row * _LEADING + col) * self.D_BITS // 8))
+        # A vector of D goes in one store, or element by element in atomics.
+        elements = range(self.ALIGN_D if self._known["reduction_atomic"] else 1)
+        places = ((row * _LEADING + col + e) * self.D_BITS // 8 for e in elements)
+        sectors = sum(self._meter.sectors(_by_warp(place))[1] for place in places)
         out = Load(
             shared_store_wavefronts=into,
             shared_load_wavefronts=read,
-            global_store_requests=self.D_STORES,
+            global_store_requests=self.D_STORES * len(elements),
             global_store_sectors=sectors,
         )
         for matrix in MATRICES:

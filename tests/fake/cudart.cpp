@@ -56,6 +56,7 @@ struct Call {
   const __half *A, *B;
   const OUTPUT* C;
   OUTPUT* D;
+  char* workspace;
   int M, N, K, lda, ldb, ldc, ldd;
   float alpha, beta;
   const OUTPUT* vectors[4];  // of biases, which have D's type here
@@ -80,6 +81,7 @@ Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
   for (int i = 0; i < VECTORS; ++i)
     c.vectors[i] = argument<const OUTPUT*>(a, next++);
   c.D = matrix<OUTPUT*>(a, next++, product);
+  if (WORKSPACE) c.workspace = argument<char*>(a, next++);
   if (PREDICATED) c.M = argument<int>(a, next++);
   for (int* field : {&c.N, &c.K, &c.lda, &c.ldb})
     *field = argument<int>(a, next++);
@@ -149,6 +151,7 @@ void compute(const Call& c) {
   if (does("beside_d")) round_to(&c.D[c.N], 0);
   if (does("behind_d"))
     round_to(&c.D[static_cast<std::size_t>(c.M) * c.ldd + 40], 0);
+  if (WORKSPACE && does("before_workspace")) c.workspace[-1] = 0;
   if (does("writes_a")) round_to(const_cast<__half*>(c.A), 9);
 }
 

@@ -64,7 +64,7 @@ class Run:
         data: ``exact`` or ``normal``.
         launch, buffers: what the GPU is to be given as well.
         image: of D in the last buffer.
-        outputs: every buffer as the executor left it; empty where it found something.
+        outputs: every matrix as the executor left it; empty where it found something.
         fault: what it found, in words.
         exact: whether D is the exact result; None of normal-distributed inputs, which have none.
     """
@@ -136,27 +136,29 @@ def run_exact(config: KernelConfig, binary: Binary, problem: Problem, backend: C
     """A launch on exact inputs, with pointers that are aligned as far as they must be."""
     case = trial.exact_case(problem, shifts=trial.pointer_shifts(config), above=None)
     launch = trial.launch_of(binary.entry, config, problem, case.images)
-    outputs, fault = attempt(backend, binary, launch, case.buffers)
+    buffers = trial.launched(config, problem, case.buffers)
+    outputs, fault = attempt(backend, binary, launch, buffers, len(case.images))
     exact = bool(outputs) and judge(case.inputs, case.images[-1], outputs[-1], case.want, None).exact
-    return Run(problem, EXACT, launch, case.buffers, case.images[-1], outputs, fault, exact)
+    return Run(problem, EXACT, launch, buffers, case.images[-1], outputs, fault, exact)
 
 
 def run_normal(config: KernelConfig, binary: Binary, problem: Problem, backend: CpuBackend) -> Run:
     """A launch on normal-distributed inputs."""
     *operands, d = layout.images(problem, shifts=trial.pointer_shifts(config))
     values = reference.normal_inputs(problem)
-    buffers = (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
+    matrices = (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
+    buffers = trial.launched(config, problem, matrices)
     launch = trial.launch_of(binary.entry, config, problem, (*operands, d))
-    outputs, fault = attempt(backend, binary, launch, buffers)
+    outputs, fault = attempt(backend, binary, launch, buffers, len(matrices))
     return Run(problem, NORMAL, launch, buffers, d, outputs, fault, None)
 
 
 def attempt(
-    backend: Backend, binary: Binary, launch: Launch, buffers: Sequence[Bytes]
+    backend: Backend, binary: Binary, launch: Launch, buffers: Sequence[Bytes], matrices: int
 ) -> tuple[tuple[Bytes, ...], str]:
-    """What a launch leaves behind, or nothing and why."""
+    """What a launch leaves of so many matrices, D last, or nothing and why."""
     try:
-        return tuple(backend.run(binary, launch, buffers)), ""
+        return tuple(backend.run(binary, launch, buffers)[:matrices]), ""
     except Fault as fault:
         return (), f"{backend.name}: {fault.message}"
 
@@ -185,7 +187,9 @@ def ahead(
 
 def compare(run: Run, binary: Binary, backend: Backend) -> Compared:
     """Run the same launch on ``backend`` and hold everything that it left against the executor's."""
-    got, fault = attempt(backend, binary, run.launch, run.buffers) if run.outputs else ((), run.fault)
+    got, fault = (), run.fault
+    if run.outputs:
+        got, fault = attempt(backend, binary, run.launch, run.buffers, len(run.outputs))
     p = run.problem
     words = f"{p} {p.operation.layout} ld {p.lda} {p.ldb} {p.ldc} {p.ldd} alpha {p.alpha:g} beta {p.beta:g}"
     if not got:

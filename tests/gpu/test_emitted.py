@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import emit, reference, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes
-from wmmagen.config import KernelConfig, Problem
+from wmmagen.config import KernelConfig, Problem, Reduction
 from wmmagen.defaults import demand, read_config
 from wmmagen.errors import MissingPiece
 from wmmagen.rules import Status
@@ -47,7 +48,20 @@ def built(
     return config, Library(config, arch, nvcc, tmp_path_factory.mktemp("emitted"))
 
 
-def call(library: Library, case: trial.Case, problem: Problem) -> tuple[int, Bytes]:
+def workspace(config: KernelConfig, library: Library, m: int, n: int) -> tuple[Any, ...]:
+    """A zeroed workspace and its size, where the launcher takes one."""
+    from cuda.bindings import driver
+
+    if config.reduction is not Reduction.WORKSPACE:
+        return ()
+    size = library.workspace_bytes(m, n)
+    code, place = driver.cuMemAlloc(size)
+    assert code == driver.CUresult.CUDA_SUCCESS
+    driver.cuMemsetD8(place, 0, size)
+    return int(place), size
+
+
+def call(config: KernelConfig, library: Library, case: trial.Case, problem: Problem) -> tuple[int, Bytes]:
     """Copy the case to the device, launch on a stream of our own, and copy D's buffer back."""
     from cuda.bindings import driver
     from cuda.core import Device
@@ -64,13 +78,14 @@ def call(library: Library, case: trial.Case, problem: Problem) -> tuple[int, Byt
     pointers = (int(place) + image.offset for place, image in zip(places, case.images, strict=True))
     p = problem
     c, factors = ((p.ldc,), (p.alpha, p.beta)) if p.operation.scaled else ((), ())
-    arguments = (*pointers, p.m, p.n, p.k, p.lda, p.ldb, *c, p.ldd, *factors)
+    shared = workspace(config, library, p.m, p.n)
+    arguments = (*pointers, p.m, p.n, p.k, p.lda, p.ldb, *c, p.ldd, *factors, *shared)
     assert library.supports(*arguments) == 0
     status = library.launch(*arguments, int(queue.handle))
     queue.sync()
     back = np.empty_like(case.buffers[-1])
     driver.cuMemcpyDtoH(back.ctypes.data, places[-1], back.size)
-    for place in places:
+    for place in (*places, *shared[:1]):
         driver.cuMemFree(place)
     return status, back
 
@@ -79,7 +94,7 @@ def test_the_result_is_exact(built: tuple[KernelConfig, Library]) -> None:
     config, library = built
     for problem in trial.validation_problems(config):
         case = trial.exact_case(problem)
-        status, back = call(library, case, problem)
+        status, back = call(config, library, case, problem)
         assert status == 0
         assert judge(case.inputs, case.images[-1], back, reference.expected(case.inputs)).exact
 
@@ -89,13 +104,13 @@ def test_k_of_nothing_is_zero(built: tuple[KernelConfig, Library]) -> None:
     known = trial.derive.values(config)
     problem = replace(Problem.packed(config.operation, known["BLOCK_M"], known["BLOCK_N"], 0), lda=16)
     case = trial.exact_case(problem)
-    status, back = call(library, case, problem)
+    status, back = call(config, library, case, problem)
     assert status == 0
     assert judge(case.inputs, case.images[-1], back).exact
 
 
 def test_the_launch_goes_to_the_stream(built: tuple[KernelConfig, Library]) -> None:
-    """A capturing stream records what is launched on it, and nothing else: one kernel."""
+    """A capturing stream records what is launched on it, and nothing else: one kernel, and what zeroes D before it."""
     from cuda.bindings import driver
     from cuda.core import Device
 
@@ -107,19 +122,21 @@ def test_the_launch_goes_to_the_stream(built: tuple[KernelConfig, Library]) -> N
     queue = device.create_stream()
     code, place = driver.cuMemAlloc(4 * (m * k + k * n + m * n))
     assert code == driver.CUresult.CUDA_SUCCESS
+    shared = workspace(config, library, m, n)
     handle = driver.CUstream(int(queue.handle))
     driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
     base = int(place)
     c, factors = ((n,), (1.0, 0.0)) if config.operation.scaled else ((), ())
     matrices = (base,) * (3 + config.operation.scaled)
-    status = library.launch(*matrices, m, n, k, k, n, *c, n, *factors, int(queue.handle))
+    status = library.launch(*matrices, m, n, k, k, n, *c, n, *factors, *shared, int(queue.handle))
     code, graph = driver.cuStreamEndCapture(handle)
     assert code == driver.CUresult.CUDA_SUCCESS
     assert status == 0
     code, _, count = driver.cuGraphGetNodes(graph)
-    assert (code, count) == (driver.CUresult.CUDA_SUCCESS, 1)
+    assert (code, count) == (driver.CUresult.CUDA_SUCCESS, 2 if config.reduction is Reduction.ATOMIC else 1)
     driver.cuGraphDestroy(graph)
-    driver.cuMemFree(place)
+    for memory in (place, *shared[:1]):
+        driver.cuMemFree(memory)
 
 
 def test_the_self_test_passes(built: tuple[KernelConfig, Library], arch: Arch, nvcc: Path, tmp_path: Path) -> None:

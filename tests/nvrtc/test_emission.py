@@ -13,7 +13,7 @@ import pytest
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, selftest
 from wmmagen.arch import ARCHS
-from wmmagen.config import Batch, KernelConfig, Residue
+from wmmagen.config import Batch, KernelConfig, Reduction, Residue
 from wmmagen.defaults import demand, read_config
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
@@ -25,8 +25,9 @@ PAIRS = (
     "layout=cr,raster=grouped2"
 )
 
-#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles: its self-test is what counts.
-CHAIN = "copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged"
+#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, and splits that meet in a
+#: workspace: its self-test is what counts.
+CHAIN = "copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,split_k=3"
 STEPS = {
     "linear+biascol+gelu+clamp": "value += number(call.vectors[0][col]);"
     " value = 0.5f * value * (1.0f + std::erf(value * 0.70710678f));"
@@ -53,6 +54,7 @@ def facts(config: KernelConfig) -> str:
         "SCALED": int(o.scaled),
         "STRIDED": int(o.batch is Batch.STRIDED),
         "POINTERS": int(o.batch is Batch.POINTERS),
+        "WORKSPACE": int(config.reduction is Reduction.WORKSPACE),
         "PREDICATED": int(o.residue is Residue.PREDICATED),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
@@ -148,6 +150,7 @@ def test_the_self_test_finds_what_is_wrong(programs: Programs, fake: str, words:
         ("inaccurate", 1, "D["),
         ("beta_zero_reads", 1, "is nan"),
         ("behind_d", 1, "memory around D"),
+        ("before_workspace", 1, "memory around the workspace"),
     ],
 )
 def test_the_self_test_of_a_chain_knows_its_steps_and_their_errors(

@@ -194,6 +194,38 @@ def test_broken_protocols_are_found(text: str, ways: dict[str, str], sm: int) ->
         assert "race-between-blocks" in {finding.code for finding in got.findings}
 
 
+#: The last block told by a vote at a barrier; and what the other votes say.
+VOTES = """
+extern "C" __global__ void k(unsigned* count, float* partial, const float* x, float* sum)
+{
+  partial[blockIdx.x * blockDim.x + threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+  __threadfence();
+  __syncthreads();
+  const bool last = threadIdx.x == 0 && atomicInc(count, gridDim.x - 1) == gridDim.x - 1;
+  WHO if (!__syncthreads_or(last)) return;
+  __threadfence();
+  float s = 0;
+  for (unsigned i = 0; i < gridDim.x; ++i) s += partial[i * blockDim.x + threadIdx.x];
+  const int all = __syncthreads_and(threadIdx.x < blockDim.x) && !__syncthreads_and(threadIdx.x != 5);
+  sum[threadIdx.x] = s + 1000 * __syncthreads_count(threadIdx.x % 3 == 0) + 100000 * all;
+}
+"""
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_votes_of_a_block(sm: int) -> None:
+    for seed in SEEDS:
+        got, outputs = launched(filled(VOTES, {"WHO": ""}), sm, seed)
+        assert got.findings == () and outputs[0][0] == 0
+        wanted = outputs[2].reshape(BLOCKS, THREADS).sum(axis=0) + 1000 * -(-THREADS // 3) + 100000
+        assert (outputs[3] == wanted).all()
+
+
+def test_a_vote_that_a_part_of_the_block_passes_by_is_found() -> None:
+    got, _ = launched(filled(VOTES, {"WHO": "if (threadIdx.x < 32)"}), 80, 0)
+    assert "barrier-divergence" in {finding.code for finding in got.findings}
+
+
 @pytest.mark.parametrize("sm", SMS)
 def test_a_threadfence_is_a_sequentially_consistent_fence(sm: int) -> None:
     """What the model knows of ``__threadfence()`` hangs on this: with the ISA, ``membar`` is ``fence.sc``."""

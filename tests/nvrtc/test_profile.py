@@ -60,6 +60,10 @@ KINDS = (
     ("sm_75", "copy=ld,stages=1,align_a=2,align_b=4,align_d=1,layout=cr,warps=1x2,frags=2x2"),
     ("sm_80", "batch=strided,copy=cpasync,stages=3,warps=2x1,frags=2x2,k_steps=2"),
     ("sm_80", "batch=pointers,epilogue=linear,copy=cpasync,stages=3,warps=2x1,frags=2x2,k_steps=2"),
+    ("sm_80", "copy=cpasync,stages=3,split_k=2,d=f16,epilogue=linear,warps=2x1,frags=2x1"),
+    ("sm_75", "feed=global,split_k=4,inst=8x32x16,acc=f16,warps=1x1,frags=1x2,layout=rc"),
+    ("sm_80", "copy=cpasync,stages=2,split_k=4,reduction=atomic,warps=1x2,frags=1x2"),
+    ("sm_75", "copy=ld,stages=1,split_k=2,reduction=atomic,align_d=1,warps=1x1,frags=2x1"),
 )
 
 

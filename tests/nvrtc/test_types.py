@@ -19,6 +19,7 @@ KERNELS = (
     "a=u8,d=s8,inst=32x8x16,warps=1x1,frags=1x4,k_steps=2,copy=ld,stages=1",
     "a=bf16,d=bf16,c=f32,epilogue=linear+biascol+gelu+residual,warps=1x1,frags=1x2,k_steps=1,copy=ld,stages=1",
     "a=tf32,epilogue=linear+relu+residual,store=direct,warps=1x1,frags=2x1,k_steps=2,copy=cpasync,stages=2",
+    "a=tf32,split_k=2,reduction=workspace,warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1",
     "d=bf16,epilogue=biasrow+scalecol+silu,c=bf16,align_d=4,warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1",
 )
 

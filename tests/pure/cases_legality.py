@@ -11,6 +11,7 @@ from wmmagen.arch import ARCHS, Arch
 from wmmagen.config import (
     LINEAR,
     Arrange,
+    Batch,
     Copy,
     Epilogue,
     Feed,
@@ -21,6 +22,7 @@ from wmmagen.config import (
     Order,
     Overflow,
     Raster,
+    Reduction,
     Residency,
     Residue,
     Shape,
@@ -53,6 +55,7 @@ BASE = KernelConfig(
     min_blocks=1,
     raster=LINEAR,
     split_k=1,
+    reduction=Reduction.NONE,
 )
 
 
@@ -106,6 +109,8 @@ _INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
+_ATOMIC = "store=staged,split_k=2,reduction=atomic"
+
 #: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
 BREAKS: dict[str, Break] = {
     "T100": Break("a=f32", "a=bf16"),
@@ -128,6 +133,7 @@ BREAKS: dict[str, Break] = {
     "T153": Break(f"{_BYTES},acc=s32,d=s8,store=staged", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
     "T154": Break(f"{_BYTES},acc=s32,d=s32,epilogue=linear", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
+    "T155": Break(f"{_ATOMIC},acc=f16,d=f16", _ATOMIC),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
     "L201": Break("pad_a=7", "pad_a=8"),
     "L202": Break("pad_b=9", "pad_b=8"),
@@ -150,6 +156,7 @@ BREAKS: dict[str, Break] = {
     "R403": Break(f"{_GLOBAL},warps=4x4,min_blocks=4", f"{_GLOBAL},warps=4x4,min_blocks=3", arch=86),
     "R404": Break(f"{_GLOBAL},warps=1x1,min_blocks=17", f"{_GLOBAL},warps=1x1,min_blocks=16", arch=86),
     "R405": Break("k_steps=4,min_blocks=2", "k_steps=4,min_blocks=2", arch=86, keeps_arch=90),
+    "R406": Break("split_k=32767,reduction=workspace", "split_k=32766,reduction=workspace"),
     "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
     "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
     "C503": Break("stages=3", "stages=2"),
@@ -186,6 +193,13 @@ BREAKS: dict[str, Break] = {
     "X617": Break("residue=predicated,residency=global", "residue=predicated"),
     "X618": Break("overflow=saturate", f"{_BYTES},acc=s32,d=s32,overflow=saturate"),
     "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
+    "X624": Break("split_k=2", "split_k=2,reduction=workspace"),
+    "X625": Break("split_k=2,reduction=workspace,residency=global", "split_k=2,reduction=workspace"),
+    "X626": Break("split_k=2,reduction=atomic", _ATOMIC),
+    "X619": Break(f"{_ATOMIC},epilogue=linear", "store=staged,split_k=2,reduction=workspace,epilogue=linear"),
+    "X620": Break("split_k=2,reduction=workspace,batch=strided", "split_k=2,reduction=workspace"),
+    "X627": Break("split_k=2,reduction=workspace,residue=predicated", "split_k=2,reduction=workspace"),
+    "X628": Break("a=s8,split_k=2,reduction=workspace", "a=bf16,split_k=2,reduction=workspace"),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
@@ -245,7 +259,6 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "a": row.a if draw.random() < 0.95 else F32,
         "acc": other.acc if draw.random() < 0.95 else draw.choice(list(ELEMENT_TYPES.values())),
         "d": row.acc if draw.random() < 0.8 else draw.choice([row.a, F32]),
-        "epilogue": draw.choice([Epilogue.NONE, Epilogue.NONE, Epilogue.LINEAR]),
         "layout": Layout(draw.choice(row.layouts)) if draw.random() < 0.9 else draw.choice(list(Layout)),
         "inst": Shape(other.m, other.n, other.k),
         "warps": Grid(draw.choice([1, 1, 2, 2, 4, 8]), draw.choice([1, 1, 2, 2, 4, 8])),
@@ -270,7 +283,11 @@ def _random_config(draw: random.Random) -> KernelConfig:
         if row.acc.integer
         else draw.choice([Overflow.WRAP] * 9 + [Overflow.SATURATE]),
         "raster": draw.choice([LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 3)]),
+        "epilogue": draw.choice([Epilogue.NONE] * 4 + [Epilogue.LINEAR]),
+        "batch": draw.choice([Batch.NONE] * 4 + [Batch.STRIDED]),
+        "split_k": draw.choice([1, 1, 1, 2, 40_000]),
     }
+    values["reduction"] = Reduction.NONE if values["split_k"] == 1 and meaningful else draw.choice(list(Reduction))
     widest = _widest(values)
     # An element alone is narrower than some copies can be, two widest copies are wider than any.
     values |= {key: draw.choice([most] * 6 + [1, 2 * most]) for key, most in widest.items()}

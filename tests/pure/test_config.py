@@ -33,6 +33,7 @@ from wmmagen.config import (
     Overflow,
     Problem,
     Raster,
+    Reduction,
     Residency,
     Residue,
     Shape,
@@ -96,6 +97,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "raster": st.just(LINEAR)
     | st.builds(Raster, st.sampled_from([Order.GROUPED, Order.PANELS]), st.integers(2, MAX_RASTER_WIDTH)),
     "split_k": st.integers(1, 65_535),
+    "reduction": st.sampled_from(Reduction),
 }
 CONFIGS = st.fixed_dictionaries(VALUES).map(build)
 
@@ -143,18 +145,19 @@ def test_a_name_is_what_is_published() -> None:
         "wmma_gemm_f16_f32_f16_rr_linear_exact8__i16x16x16_w2x2_f4x4_k2_shared_cpasync3_p8x8x0_rowstiles"
         "_fb1_resglobal_direct_mb1_panels8_sk4"
     )
+    assert name(config("split_k=4,reduction=workspace")) == f"{BASE_NAME.removesuffix('_sk1')}_sk4_workspace"
 
 
 def test_names_are_short_enough() -> None:
     typical = "copy=cpasync,stages=4,pad_a=16,pad_b=16,warps=4x2,k_steps=4"
     assert len(name(config(typical))) <= 130
-    assert max(len(name(c)) for c in sample(2000, 3)) <= 160
+    assert max(len(name(c)) for c in sample(2000, 3)) <= 165
     # Every word at its longest, on the longest instruction, with counts that still fit into a block.
     words = (
         "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped64,copy=cpasync,feed=shared"
     )
-    counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4"
-    assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 145
+    counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4,reduction=workspace"
+    assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 155
 
 
 WRONG_NAMES = [
@@ -167,6 +170,8 @@ WRONG_NAMES = [
     BASE_NAME + "_kernel",
     BASE_NAME.upper(),
     BASE_NAME.replace("_sk1", ""),
+    BASE_NAME + "_none",
+    BASE_NAME + "_",
     BASE_NAME.replace("__", "_"),
     BASE_NAME.replace("_k2_", "_k02_"),
     BASE_NAME.replace("_k2_", "_k0_"),

@@ -194,6 +194,29 @@ def test_types_without_a_rate_have_no_estimate() -> None:
         estimate.estimate(config, ARCHS[89], ada, Problem.packed(config.operation, 4096, 4096, 4096))
 
 
+SKINNY = "warps=2x2,frags=2x2,k_steps=4,copy=cpasync,stages=4,fragment_buffers=2"
+
+
+@pytest.mark.parametrize("reduction", ["workspace", "atomic"])
+def test_splits_help_where_tiles_are_few_and_only_there(reduction: str) -> None:
+    def times(*size: int) -> list[float]:
+        whole = read_config(SKINNY, SM90)
+        split = [read_config(f"{SKINNY},split_k={n},reduction={reduction}", SM90) for n in (4, 16, 1024)]
+        return [guess(c, Problem.packed(c.operation, *size)).us for c in (whole, *split)]
+
+    few, many = times(64, 64, 65536), times(2048, 2048, 2048)
+    assert few[0] > 2 * few[1] > 4 * few[2] and few[3] > few[2]
+    assert many == sorted(many)
+
+
+def test_zeroing_is_part_of_the_time() -> None:
+    made = [
+        guess(c, Problem.packed(c.operation, 64, 64, 8192))
+        for c in (read_config(f"{SKINNY},split_k=8,reduction={r}", SM90) for r in ("workspace", "atomic"))
+    ]
+    assert made[1].launch_us > 2 * made[0].launch_us == 2 * estimate.LAUNCH_US
+
+
 def test_what_is_predicted_keeps_the_limits() -> None:
     for config in SPACE.sample(random.Random(8), 300):
         foot = estimate.predicted(config, SM90)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from wmmagen import derive, rules
 from wmmagen.arch import ARCHS
-from wmmagen.config import MAX_SIZE, KernelConfig, Problem, build, read_value, values_of
+from wmmagen.config import MAX_SIZE, OPERATION_KEYS, KernelConfig, Problem, build, read_value, values_of
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.rules import RULES, Scope
+from wmmagen.space import Space
 
 BY_ID = {rule.id: rule for rule in RULES}
 SM75, SM80 = ARCHS[75], ARCHS[80]
@@ -51,9 +52,10 @@ def test_every_rule_has_a_case() -> None:
         Scope.ARCH: BREAKS,
         Scope.LAUNCH: LAUNCHES,
         Scope.TOOLCHAIN: TOOLCHAIN,
+        Scope.SEARCH: SEARCHES,
     }
     assert [r.id for r in RULES if r.id not in scopes[r.scope]] == []
-    assert not {*BREAKS, *LAUNCHES, *TOOLCHAIN} - BY_ID.keys()
+    assert not {*BREAKS, *LAUNCHES, *TOOLCHAIN, *SEARCHES} - BY_ID.keys()
 
 
 @pytest.mark.parametrize("id", BREAKS)
@@ -122,6 +124,7 @@ class Addresses:
 
 _WIDEST = 128 * 65536
 LINEAR = "epilogue=linear"
+SPLIT = "split_k=2,reduction=workspace"
 RESIDUAL = "epilogue=relu+residual"
 #: Two elements of D at a time, beside which two of f16 are added.
 HALVES = "c=f16,store=staged,align_d=2"
@@ -160,6 +163,9 @@ LAUNCHES: dict[str, Call | Addresses] = {
         strict=True,
     ),
     "L244": Call((128, 128, 32, 32, 128, 128, 124, 1, 1), (128, 128, 32, 32, 128, 128, 124, 1, 0), LINEAR),
+    "L271": Call(
+        (128, 128, 32, 32, 128, 2**29), (128, 128, 32, 32, 128, 2**29 - 4), "store=staged,split_k=2,reduction=atomic"
+    ),
     "P321": Addresses({"A_ADDRESS": 4096 + 8}, {"A_ADDRESS": 4096 + 16}),
     "P322": Addresses({"B_ADDRESS": 4096 + 8}, {"B_ADDRESS": 4096 + 16}),
     "P323": Addresses({"A_ADDRESS": 4096 + 16}, {"A_ADDRESS": 4096 + 32}, GLOBAL),
@@ -223,7 +229,33 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P342": Addresses({"B_ADDRESS": 4096 + 4}, {"B_ADDRESS": 4096 + 8}, POINTERS),
     "P343": Addresses({"D_ADDRESS": 4096 + 4}, {"D_ADDRESS": 4096 + 8}, POINTERS),
     "P344": Addresses({"C_ADDRESS": 4, "BETA": 1}, {"C_ADDRESS": 4, "BETA": 0}, f"{POINTERS},{LINEAR}"),
+    "P334": Addresses({"WORKSPACE_ADDRESS": 4096 + 16}, {"WORKSPACE_ADDRESS": 4096 + 32}, SPLIT),
+    # Two blocks of 128x128 sums and their count, for each of six tiles.
+    "P335": Addresses(
+        {"M": 256, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 256, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        SPLIT,
+    ),
 }
+#: What is pruned from a search for a problem, though it is legal: sizes, and splits that are too many and just enough.
+SEARCHES: dict[str, tuple[tuple[int, int, int], int, int]] = {
+    "S901": ((128, 128, 3 * 32), 4, 3),
+    "S902": ((128 * 16, 128 * 16, 64 * 32), 5, 4),
+}
+
+
+@pytest.mark.parametrize("id", SEARCHES)
+def test_what_is_legal_and_of_no_use(id: str) -> None:
+    size, useless, useful = SEARCHES[id]
+    for splits, kept in ((useless, False), (useful, True)):
+        case = config(f"split_k={splits},reduction=workspace")
+        problem = Problem.packed(case.operation, *size)
+        known = derive.values(case, SM80, problem)
+        assert [r.id for r in RULES if not r.kept(known)] == ([] if kept else [id])
+        assert rules.broken(known) == rules.check(case, SM80, problem) == []
+        fixed = {key: value for key, value in values_of(case).items() if key not in OPERATION_KEYS}
+        assert len(Space(case.operation, SM80, fixed, problem=problem)) == kept
+        assert rules.legal(case, SM80)
 
 
 def problem_of(case: KernelConfig, numbers: tuple[int, ...]) -> Problem:

@@ -50,10 +50,20 @@ SMALL = {
 }
 
 
+#: Where K is not split; each way of splitting would be there once more.
+WHOLE = "split_k=1,reduction=none"
+SMALL = {
+    **{key: f"{pairs},{WHOLE}" for key, pairs in SMALL.items()},
+    "splits": "inst=16x16x16,frags=2x2,warps=2x2,raster=linear,residency=fragment,arrange_a=rows,arrange_b=rows,"
+    "fragment_buffers=1,min_blocks=1,feed=shared,copy=ld,pad_a=8,pad_b=8,pad_d=0,k_steps=4",
+}
+
+
 @pytest.mark.parametrize(("sm", "operation", "strict"), [(75, F32, False), (80, F16, False), (86, F32, True)])
 @pytest.mark.parametrize("fixed", SMALL)
 def test_a_small_space_is_exactly_what_the_rules_leave(sm: int, operation: Operation, strict: bool, fixed: str) -> None:
     space = Space(operation, ARCHS[sm], read_pairs(SMALL[fixed]), strict_isa=strict)
+    assert space.raw < 20_000
     points = [config_of(operation, point) for point in raw_points(space)]
     assert len(points) == space.raw
     broken = [[v.id for v in rules.broken(derive.values(c, space.arch, strict_isa=strict))] for c in points]
@@ -78,12 +88,14 @@ def test_a_small_space_for_a_problem_is_what_the_rules_leave(problem: tuple[int,
         ARCHS[80],
         read_pairs(
             "inst=16x16x16,raster=linear,feed=global,copy=none,stages=1,pad_a=0,pad_b=0,"
-            "arrange_a=rows,arrange_b=rows,min_blocks=1,fragment_buffers=1,pad_d=0,store=direct,residency=fragment"
+            "arrange_a=rows,arrange_b=rows,min_blocks=1,fragment_buffers=1,pad_d=0,store=direct,residency=fragment,"
+            f"k_steps=1,reduction={'workspace' if problem[2] == 64 else 'none'}"
         ),
         problem=asked,
     )
     points = [config_of(F32, point) for point in raw_points(space)]
-    broken = [[rule.id for rule in rules.broken(derive.values(c, space.arch, asked))] for c in points]
+    known = [derive.values(c, space.arch, asked) for c in points]
+    broken = [[rule.id for rule in rules.RULES if not rule.kept(k)] for k in known]
     assert list(space.configs()) == [c for c, ids in zip(points, broken, strict=True) if not ids]
     counts = Counter(itertools.chain.from_iterable(broken))
     assert space.removed == {rule.id: counts[rule.id] for rule in rules.RULES if counts[rule.id]}
@@ -91,7 +103,8 @@ def test_a_small_space_for_a_problem_is_what_the_rules_leave(problem: tuple[int,
 
 def test_what_the_small_spaces_exercise() -> None:
     spaces = [space_of(F32, 80, fixed) for fixed in SMALL.values()]
-    for axis in ("arrange_a", "arrange_b", "store", "residency", "raster", "fragment_buffers", "min_blocks"):
+    searched = ("store", "residency", "raster", "fragment_buffers", "min_blocks", "split_k", "reduction")
+    for axis in ("arrange_a", "arrange_b", *searched):
         held = {value for space in spaces for value in space.live[axis]}
         assert held >= set(space_of(F32, 80).live[axis]), axis
 
@@ -111,8 +124,10 @@ def test_rules_on_columns_of_raw_points_agree_with_ints(seed: int, sm: int, stri
 @pytest.mark.parametrize(
     "extreme",
     [
-        "warps=64x64,frags=16x16,k_steps=64,stages=64,pad_a=1024,pad_b=1024,pad_d=1024,min_blocks=32,raster=linear",
-        "warps=64x1,frags=16x1,k_steps=64,stages=1,pad_a=0,pad_b=1024,pad_d=1024,min_blocks=32,raster=linear",
+        "warps=64x64,frags=16x16,k_steps=64,stages=64,pad_a=1024,pad_b=1024,pad_d=1024,min_blocks=32,raster=linear,"
+        "split_k=65535,reduction=workspace",
+        "warps=64x1,frags=16x1,k_steps=64,stages=1,pad_a=0,pad_b=1024,pad_d=1024,min_blocks=32,raster=linear,"
+        "split_k=1,reduction=none",
     ],
 )
 @pytest.mark.parametrize("layout", list(Layout))
@@ -148,7 +163,9 @@ def test_a_problem_narrows_the_space_to_what_divides_it() -> None:
 
 
 def test_the_order_is_fixed_and_free_of_duplicates() -> None:
-    space = Space(F32, ARCHS[75], read_pairs(f"{PLAIN},feed=shared,inst=16x16x16,pad_a=8,pad_b=8,arrange_a=tiles"))
+    space = Space(
+        F32, ARCHS[75], read_pairs(f"{PLAIN},{WHOLE},feed=shared,inst=16x16x16,pad_a=8,pad_b=8,arrange_a=tiles")
+    )
     names = [name(c) for c in space.configs()]
     assert len(names) == len(set(names)) == len(space) > 100
     assert names == [name(space.at(i)) for i in range(len(space))]
@@ -198,20 +215,20 @@ def test_axes_are_what_is_worth_a_search_and_made() -> None:
 
 
 def test_a_wider_coverage_table_widens_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {**coverage.GENERATED, "raster": ("linear", "panels4"), "copy": ("ld",), "split_k": ("1", "4")}
+    made = {**coverage.GENERATED, "raster": ("linear", "panels4"), "copy": ("ld",), "min_blocks": ("1",)}
     monkeypatch.setattr(coverage, "GENERATED", made)
     other = Space(F32, ARCHS[80])
-    assert other.axes["split_k"] == (1, 4) and len(other.axes["raster"]) == 2 and other.axes["copy"] == (Copy.LD,)
-    # No rule reads a raster or split_k.
-    one = Space(F32, ARCHS[80], {"raster": LINEAR, "copy": Copy.LD, "split_k": 1})
-    assert len(other) == 2 * 2 * len(one)
+    assert other.axes["min_blocks"] == (1,) and len(other.axes["raster"]) == 2 and other.axes["copy"] == (Copy.LD,)
+    # No rule reads a raster.
+    one = Space(F32, ARCHS[80], {"raster": LINEAR, "copy": Copy.LD, "min_blocks": 1})
+    assert len(other) == 2 * len(one)
     for place in random.Random(0).sample(range(len(other)), 50):
         config = other.at(place)
         assert rules.legal(config, other.arch) and other.index(config) == place
 
 
 def test_fixed_keys_are_the_only_value_of_their_axes() -> None:
-    space = Space(F32, ARCHS[80], {"warps": Grid(3, 2), "stages": 7, "feed": Feed.SHARED, "acc": t.F32})
+    space = Space(F32, ARCHS[80], {"warps": Grid(3, 2), "stages": 7, "feed": Feed.SHARED, "acc": t.F32, "split_k": 1})
     assert space.axes["warps_m"] == (3,) and space.axes["warps_n"] == (2,) and space.axes["stages"] == (7,)
     assert len(space) and all(c.warps == Grid(3, 2) and c.stages == 7 for c in space.configs())
     assert not space.contains(space_of(F32, 80).at(0))
@@ -235,8 +252,6 @@ def test_a_space_that_cannot_be_swept_says_why() -> None:
         Space(Operation(t.S8, t.S32, t.S32), ARCHS[80]).demand()
     with pytest.raises(NotGeneratedYet, match=r"a=s4 .*experimental"):
         Space(Operation(t.S4, t.S32, t.S32, Layout.RC), ARCHS[80]).demand()
-    with pytest.raises(NotGeneratedYet, match="split_k=2"):
-        Space(F32, ARCHS[75], read_pairs("split_k=2")).demand()
     with pytest.raises(RequestError, match="T100"):
         Space(Operation(t.F32, t.F32, t.F32), ARCHS[80]).demand()
 

@@ -12,7 +12,7 @@ from wmmagen.arch import ARCHS
 from wmmagen.config import name, parse, read_pairs
 from wmmagen.space import Space
 
-FEW = "inst=16x16x16,warps=2x2,frags=2x4,feed=shared,copy=ld,raster=linear"
+FEW = "inst=16x16x16,warps=2x2,frags=2x4,feed=shared,copy=ld,raster=linear,split_k=1,reduction=none"
 
 
 def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -54,6 +54,23 @@ class Wide:
 
 
 @dataclass(frozen=True)
+class Zeroed:
+    """Rows of a buffer that are zeroed before the kernel starts, as part of what the launch costs.
+
+    Attributes:
+        start: where the first row begins.
+        pitch: bytes from one row to the next.
+        width: bytes of a row.
+        rows: how many.
+    """
+
+    start: Pointer
+    pitch: int
+    width: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch.
 
@@ -64,6 +81,7 @@ class Launch:
         shared_bytes: dynamic shared memory per block.
         arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``, a
             :class:`Double` as a C ``double``, a :class:`Wide` as a C ``long long``.
+        zeroed: what is zeroed before each launch, on the same stream; None for nothing.
     """
 
     entry: str
@@ -71,6 +89,7 @@ class Launch:
     block: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[Pointer | Table | Wide | int | float, ...]
+    zeroed: Zeroed | None = None
 
     def tables(self) -> tuple[Bytes, ...]:
         """The buffers of its tables, in the order of their numbers, without an address in them yet."""

@@ -22,7 +22,7 @@ from cuda.core import launch as enqueue
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.graph import Graph
 
-from wmmagen.backends import POINTER_BYTES, Bytes, Double, Launch, Pointer, Table, Wide, sensor
+from wmmagen.backends import POINTER_BYTES, Bytes, Double, Launch, Pointer, Table, Wide, Zeroed, sensor
 from wmmagen.errors import LaunchFault
 from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, compare, rotation
 
@@ -170,7 +170,7 @@ class Card:
         self._fill_tables(launch, addresses)
         arguments = [_argument(addresses, number, value) for number, value in enumerate(launch.arguments)]
         config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_bytes)
-        return _Prepared(kernel, config, arguments)
+        return _Prepared(kernel, config, arguments, _zeroing(addresses, launch.zeroed))
 
     def _fill_tables(self, launch: Launch, addresses: Addresses) -> None:
         """Write the addresses that the launch's tables hold, each into its buffer."""
@@ -273,6 +273,13 @@ def _address(addresses: Addresses, number: int, buffer: int) -> int:
     return addresses[buffer]
 
 
+def _zeroing(addresses: Addresses, rows: Zeroed | None) -> tuple[int, ...]:
+    """The arguments with which the driver zeroes rows, without the stream; none where nothing is zeroed."""
+    if rows is None:
+        return ()
+    return addresses[rows.start.buffer] + rows.start.offset, rows.pitch, 0, rows.width, rows.rows
+
+
 def _check_numbers(launch: Launch) -> None:
     """Refuse what the driver's interface cannot even be told."""
     for what, sizes in (("grid", launch.grid), ("block", launch.block)):
@@ -309,13 +316,19 @@ def _check_signature(kernel: Kernel, launch: Launch) -> None:
 class _Prepared:
     """A kernel with everything that one launch of it needs."""
 
-    def __init__(self, kernel: Kernel, config: LaunchConfig, arguments: Sequence[_Argument]) -> None:
+    def __init__(
+        self, kernel: Kernel, config: LaunchConfig, arguments: Sequence[_Argument], zeroing: tuple[int, ...]
+    ) -> None:
         self._kernel = kernel
         self._config = config
         self._arguments = tuple(arguments)
+        self._zeroing = zeroing
 
     def enqueue(self, stream: Any) -> None:
-        """Launch on a stream, or into a graph that is being built."""
+        """Launch on a stream, or into a graph that is being built; what is zeroed is so before every launch."""
+        if self._zeroing:
+            _, handle = stream.__cuda_stream__()
+            call(driver.cuMemsetD2D8Async, *self._zeroing, handle)
         enqueue(stream, self._config, self._kernel, *self._arguments)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from wmmagen import executor
 from wmmagen.arch import Arch
-from wmmagen.backends import Bytes, Launch, Pointer, Table, Wide
+from wmmagen.backends import Bytes, Launch, Pointer, Table, Wide, Zeroed
 from wmmagen.errors import CrashFault, HazardFault, PtxError, RequestError
 from wmmagen.nvrtc import Binary
 from wmmagen.timing import Comparison, Timing, TimingProtocol
@@ -43,7 +43,7 @@ def execute(
         launch.block,
         [_argument(value) for value in launch.arguments],
         launch.shared_bytes,
-        buffers=[*buffers, *launch.tables()],
+        buffers=[*_zeroed(buffers, launch.zeroed), *launch.tables()],
         seed=seed,
         budget=budget,
         strict_isa=strict_isa,
@@ -61,6 +61,16 @@ def _argument(value: Pointer | Table | Wide | int | float) -> executor.Argument:
     if isinstance(value, Table):
         return executor.Table(value.buffer, tuple(executor.Pointer(p.buffer, p.offset) for p in value.pointers))
     return value.value if isinstance(value, Wide) else value
+
+
+def _zeroed(buffers: Sequence[Bytes], rows: Zeroed | None) -> list[Bytes]:
+    """The buffers as the kernel finds them."""
+    found = list(buffers)
+    if rows is not None:
+        changed = found[rows.start.buffer] = found[rows.start.buffer].copy()
+        for begin in range(rows.start.offset, rows.start.offset + rows.rows * rows.pitch, rows.pitch):
+            changed[begin : begin + rows.width] = 0
+    return found
 
 
 class CpuBackend:

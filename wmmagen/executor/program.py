@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from wmmagen.errors import LaunchFault
 from wmmagen.executor import alu, atomics, barriers, control, fences, fragments, matrix, mma, ptx, steps, warp
@@ -41,6 +42,20 @@ _WITHOUT_EFFECT = ("prefetch", "prefetchu", "griddepcontrol", "setmaxnreg", "nan
 
 
 @dataclass(frozen=True)
+class Vote:
+    """What ``bar.red`` makes of a predicate of all threads that meet at it.
+
+    Attributes:
+        combine: of blocks x threads, what each said and who is there, a value for each block.
+        target, source: the registers.
+    """
+
+    combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], npt.NDArray[Any]]
+    target: int
+    source: int
+
+
+@dataclass(frozen=True)
 class Block:
     """A basic block ready to run.
 
@@ -49,6 +64,7 @@ class Block:
         last: the statement that ends it; None where the next block follows.
         guard: the register of that statement's predicate; -1 for none.
         operands: the registers of a barrier's operands.
+        vote: what such a barrier makes of a predicate; None where it does not.
         target, follows, meeting: as in :class:`wmmagen.executor.control.Block`.
         size: instructions, with the last one.
         classes: how many instructions of each class it has.
@@ -58,6 +74,7 @@ class Block:
     last: Statement | None
     guard: int
     operands: tuple[int, ...]
+    vote: Vote | None
     target: int
     follows: int
     meeting: int
@@ -127,17 +144,19 @@ class _Decoder(Operands):
     def _block(self, block: control.Block) -> Block:
         decoded = [self._statement(statement) for statement in block.statements]
         operands: tuple[int, ...] = ()
+        vote = None
         classes: Counter[str] = Counter(kind for _, kind in decoded)
         last = block.last
         if last is not None:
             classes["control"] += 1
             if control.is_block_barrier(last):
-                operands = self._barrier(last)
+                operands, vote = self._barrier(last)
         return Block(
             tuple(step for step, _ in decoded if step is not None),
             last,
             -1 if last is None or last.guard is None else self.register(last.guard, last),
             operands,
+            vote,
             block.target,
             block.follows,
             block.meeting,
@@ -145,16 +164,30 @@ class _Decoder(Operands):
             classes,
         )
 
-    def _barrier(self, statement: Statement) -> tuple[int, ...]:
-        words = [word for word in statement.words[1:] if word not in ("cta", "aligned")]
-        if words != ["sync"] or len(statement.operands) not in (1, 2):
+    def _barrier(self, statement: Statement) -> tuple[tuple[int, ...], Vote | None]:
+        """The registers of the barrier's number and of its number of threads, and what it asks them."""
+        words = tuple(word for word in statement.words[1:] if word not in ("cta", "aligned"))
+        given, vote = list(statement.operands), None
+        if words in _BLOCK_VOTES and len(given) > 2:
+            vote = self._vote(words, given.pop(0), given.pop(), statement)
+        elif words != ("sync",):
             raise unknown(statement)
-        number, *count = statement.operands
+        if len(given) not in (1, 2):
+            raise unknown(statement)
+        number, *count = given
         if isinstance(number, Immediate) and not 0 <= number.value < _BARRIERS:
             raise unknown(statement, f"the number {number.value}: a block has {_BARRIERS} barriers")
         if any(isinstance(c, Immediate) and (c.value % WARP or c.value < WARP) for c in count):
             raise unknown(statement, f"a number of threads that is no multiple of {WARP}")
-        return tuple(self.source(operand, "u32", statement) for operand in statement.operands)
+        return tuple(self.source(operand, "u32", statement) for operand in given), vote
+
+    def _vote(self, words: tuple[str, ...], target: Operand, source: Operand, statement: Statement) -> Vote:
+        bits = 1 if words[-1] == "pred" else TYPE_BITS[words[-1]]
+        try:
+            registers = self.target(target, bits, statement), self.source(source, "pred", statement)
+        except UnknownInstruction:
+            raise unknown(statement) from None
+        return Vote(_BLOCK_VOTES[words], *registers)
 
     def _statement(self, statement: Statement) -> tuple[Step | None, str]:
         try:
@@ -370,6 +403,13 @@ class _Decoder(Operands):
         mover = fragments.Mover(statement, move, base, offset, stride, registers)
         return mover.load if loads else mover.store
 
+
+#: Votes of a block, by the words of ``bar.red``.
+_BLOCK_VOTES: dict[tuple[str, ...], Callable[[npt.NDArray[Any], npt.NDArray[Any]], npt.NDArray[Any]]] = {
+    ("red", "and", "pred"): warp.VOTES["all"],
+    ("red", "or", "pred"): warp.VOTES["any"],
+    ("red", "popc", "u32"): lambda said, here: (said & here).sum(axis=1).astype(np.uint32),
+}
 
 _MAKERS: dict[tuple[str, ...], Callable[[_Decoder, Statement], tuple[Step | None, str]]] = {
     ("mov",): _Decoder.mov,

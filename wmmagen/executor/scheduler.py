@@ -8,6 +8,7 @@ without the others, so that a warp may pass more barriers than its neighbour did
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,14 @@ from wmmagen.errors import TimeoutFault
 from wmmagen.executor.control import END, is_block_barrier
 from wmmagen.executor.machine import Machine
 from wmmagen.executor.memory import WARP
-from wmmagen.executor.program import Block, Program
+from wmmagen.executor.program import Block, Program, Vote
 from wmmagen.executor.ptx import Statement
 
 Mask = npt.NDArray[np.bool_]
 
 
+#: Groups of blocks that begin one after another.
+_MOST_BEGINNINGS = 16
 #: Blocks that a path may run before others have their turn: it may wait for them without a word.
 _PATIENCE = 500
 #: A block counts as so many instructions at least: what it costs to come to it.
@@ -57,6 +60,7 @@ class _Waiting:
     barrier: npt.NDArray[Any]
     count: npt.NDArray[Any] | None
     statement: Statement
+    vote: Vote | None
 
 
 class Scheduler:
@@ -102,7 +106,8 @@ class Scheduler:
         """All lanes as one path; where blocks may wait for each other, with every other seed a path of each block.
 
         Together, all of them do a thing before any does the next; one after another, the first is over before the
-        last has begun. A protocol has to be right both ways.
+        last has begun. A protocol has to be right both ways. Of many blocks some begin together even so: each path
+        costs as much as all lanes.
         """
         machine = self._machine
         exist = None if machine.absent is None else ~machine.absent
@@ -111,7 +116,8 @@ class Scheduler:
             return [_Path(0, exist, None)]
         whose = machine.order.block_of[: machine.order.lanes]
         every = np.ones(machine.order.lanes, np.bool_) if exist is None else exist
-        return [_Path(0, every & (whose == block), None) for block in blocks]
+        groups = np.array_split(blocks, min(len(blocks), _MOST_BEGINNINGS))
+        return [_Path(0, every & np.isin(whose, group), None) for group in groups]
 
     def _go_on(self) -> bool:
         """Where no path can run: let something go on that waits. Whether there was anything."""
@@ -301,7 +307,7 @@ class Scheduler:
     def _barrier(self, block: Block, last: Statement, path: _Path) -> int | None:
         machine = self._machine
         guarded = block.guard >= 0
-        if path.lanes is None and not self._waiting and not guarded and len(block.operands) == 1:
+        if path.lanes is None and not self._waiting and not guarded and not block.vote and len(block.operands) == 1:
             machine.order.blocks_meet(None)
             machine.counts.block_barriers += machine.order.blocks
             return block.follows
@@ -312,10 +318,13 @@ class Scheduler:
             self._paths.append(_Path(block.follows, passing, path.meeting))
         if arriving.any():
             self._check_warps(last, arriving)
+            if block.vote is not None:
+                machine.run_under(arriving)
+                machine.demand_defined(block.vote.source, "poison-branch", "what is voted on", last)
             operands = [machine.full(machine.registers[number]) for number in block.operands]
             count = operands[1] if len(operands) > 1 else None
             rest = _Path(block.follows, arriving, path.meeting)
-            self._waiting.append(_Waiting(rest, arriving, operands[0], count, last))
+            self._waiting.append(_Waiting(rest, arriving, operands[0], count, last, block.vote))
             self._release()
         return None
 
@@ -350,7 +359,20 @@ class Scheduler:
         machine.counts.block_barriers += len(blocks)
         self._free(lanes)
 
+    def _tell(self, lanes: Mask) -> None:
+        """Give lanes that go on from a barrier what it makes of their predicates."""
+        machine = self._machine
+        for vote, asked in itertools.groupby((w for w in self._waiting if w.vote), key=lambda w: w.vote):
+            here = np.logical_or.reduce([waiting.lanes & lanes for waiting in asked])
+            if vote is None or not here.any():
+                continue
+            said = machine.full(machine.registers[vote.source]).reshape(machine.order.blocks, -1)
+            found = vote.combine(said, here.reshape(machine.order.blocks, -1))
+            machine.run_under(here)
+            machine.put(vote.target, found.repeat(machine.per_block), None)
+
     def _free(self, lanes: Mask) -> None:
+        self._tell(lanes)
         still: list[_Waiting] = []
         for waiting in self._waiting:
             going = waiting.lanes & lanes

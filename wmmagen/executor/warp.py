@@ -147,7 +147,8 @@ def _undefined(machine: Machine, value: int, lanes: Array, warps: Array, rows: A
 
 # Votes and reductions ------------------------------------------------------------------------------------------------
 
-_VOTES: dict[str, Callable[[Array, Array], Array]] = {
+#: What members said and which members there are, rows of them; one value for each row.
+VOTES: dict[str, Callable[[Array, Array], Array]] = {
     "all": lambda said, here: (said | ~here).all(axis=1),
     "any": lambda said, here: (said & here).any(axis=1),
     "uni": lambda said, here: (said | ~here).all(axis=1) | (~said | ~here).all(axis=1),
@@ -162,14 +163,14 @@ def vote(operands: Operands, statement: Statement) -> tuple[Step, str]:
         UnknownInstruction: it has another form.
     """
     words = statement.words
-    if len(words) != 4 or words[1] != "sync" or words[2] not in _VOTES or len(statement.operands) != 3:
+    if len(words) != 4 or words[1] != "sync" or words[2] not in VOTES or len(statement.operands) != 3:
         raise UnknownInstruction
     if words[3] != ("b32" if words[2] == "ballot" else "pred"):
         raise UnknownInstruction
     target = operands.target(statement.operands[0], 32 if words[2] == "ballot" else 1, statement)
     source = operands.source(statement.operands[1], "pred", statement)
     members = operands.source(statement.operands[2], "b32", statement)
-    return _joins(_VOTES[words[2]], target, source, members, statement), "vote"
+    return _joins(VOTES[words[2]], target, source, members, statement), "vote"
 
 
 def _joins(
