@@ -199,7 +199,10 @@ BREAKS: dict[str, Break] = {
     "X619": Break(f"{_ATOMIC},epilogue=linear", "store=staged,split_k=2,reduction=workspace,epilogue=linear"),
     "X620": Break("split_k=2,reduction=workspace,batch=strided", "split_k=2,reduction=workspace"),
     "X627": Break("split_k=2,reduction=workspace,residue=predicated", "split_k=2,reduction=workspace"),
-    "X628": Break("a=s8,split_k=2,reduction=workspace", "a=bf16,split_k=2,reduction=workspace"),
+    "X628": Break(
+        "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4,split_k=2,reduction=workspace",
+        "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4",
+    ),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),

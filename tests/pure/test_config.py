@@ -151,7 +151,7 @@ def test_a_name_is_what_is_published() -> None:
 def test_names_are_short_enough() -> None:
     typical = "copy=cpasync,stages=4,pad_a=16,pad_b=16,warps=4x2,k_steps=4"
     assert len(name(config(typical))) <= 130
-    assert max(len(name(c)) for c in sample(2000, 3)) <= 165
+    assert max(len(name(c)) for c in sample(2000, 3)) <= 170
     # Every word at its longest, on the longest instruction, with counts that still fit into a block.
     words = (
         "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped64,copy=cpasync,feed=shared"

@@ -12,9 +12,9 @@ from tests import measured
 from wmmagen import chips, derive, estimate, work
 from wmmagen.arch import ARCHS, REGISTERS_PER_SM, Arch
 from wmmagen.chips import Chip
-from wmmagen.config import KernelConfig, Operation, Problem, Shape, parse
+from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.defaults import read_config
-from wmmagen.dtypes import F16, F32, F64
+from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError
 from wmmagen.estimate import Estimate, Footprint
 from wmmagen.records import Record
@@ -187,7 +187,7 @@ def test_nothing_to_launch_takes_the_launch_and_no_more() -> None:
 
 
 def test_types_without_a_rate_have_no_estimate() -> None:
-    config = dataclasses.replace(DRAWN[0], operation=Operation(F64, F64, F64), inst=Shape(8, 8, 4))
+    config = read_config("a=f64", ARCHS[89])
     ada = chips.named("4090")
     assert not estimate.priced(config.operation, ada) and estimate.priced(config.operation, H200)
     with pytest.raises(ConfigError, match="rate of RTX 4090 for f64"):
