@@ -109,6 +109,7 @@ _INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
+_F64 = "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4"
 _ATOMIC = "store=staged,split_k=2,reduction=atomic"
 
 #: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
