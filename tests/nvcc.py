@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,25 @@ def compile_with(nvcc: Path, file: Path, arch: Arch | str, *options: str) -> str
     written = done.stdout + done.stderr
     assert done.returncode == 0, f"{' '.join(command)}\n{written}"
     return written
+
+
+def headers(text: str) -> tuple[str, ...]:
+    """The lines of ``text`` that include, each once, in their order."""
+    return tuple(dict.fromkeys(re.findall(r"^ *#include .*$", text, re.M)))
+
+
+def unit_of(files: Sequence[Path]) -> str:
+    """One text with that of each of ``files``, which are kernels, in a namespace of its own: nvcc reads headers once.
+
+    What a file declares of statuses goes into its namespace, too.
+    """
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    # The headers come first, so that the same lines within the namespaces bring nothing.
+    parts = ["\n".join(dict.fromkeys(line for text in texts for line in headers(text)))]
+    for number, (file, text) in enumerate(zip(files, texts, strict=True)):
+        begin = f"#undef WMMAGEN_STATUS\nnamespace number_{number} {{"
+        parts.append(f'{begin}\n#line 1 "{file.stem}.cu"\n{text}\n}}')
+    return "\n".join(parts)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import io
 import itertools
 import json
@@ -19,7 +20,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -1032,9 +1033,15 @@ def _usage(text: str) -> str:
     return f"{_again()} {missing[1]} DIR, or {help}" if missing and missing[1] == "--to" else help
 
 
+@functools.cache
+def _commands() -> Callable[..., Any]:
+    """What parses a command line, made once for all that one process carries out."""
+    return typer.main.get_command(app)
+
+
 def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
     try:
-        status = app(list(arguments), standalone_mode=False)
+        status = _commands()(list(arguments), standalone_mode=False)
     except WmmagenError as error:
         _report(error.kind, error.message, error.fix, as_json)
         return error.exit_status

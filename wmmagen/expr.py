@@ -15,7 +15,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -152,60 +152,75 @@ def _is_truth(node: ast.expr, text: str) -> bool:
 
 
 def _compiled(node: ast.expr) -> Callable[[Env], Any]:
-    """The evaluation of ``node``, made once: a rule is evaluated on far more points than there are nodes."""
+    """The evaluation of ``node`` as one code object, made once: a rule is evaluated on far more points than that costs.
+
+    It is made of the checked tree, not of a text, and each of its names is looked up in the environment.
+    """
+    function = ast.Lambda(ast.arguments([], [ast.arg("env")], None, [], [], None, []), _code(node, 0))
+    code = compile(ast.fix_missing_locations(ast.Expression(function)), "<expression>", "eval")
+    return eval(code, _CALLED)  # type: ignore[no-any-return]
+
+
+def _code(node: ast.expr, depth: int) -> ast.expr:
+    """Python that evaluates ``node`` on ints and on columns; ``depth`` conditions of an ``if`` are kept around it.
+
+    All parts of ``and`` and ``or`` are evaluated, as for columns, so that a missing name is an error for any value.
+    """
     match node:
-        case ast.Constant(value=value):
-            return lambda env: value
         case ast.Name(id=name):
-            return operator.itemgetter(name)
+            return ast.Subscript(_load("env"), ast.Constant(name), ast.Load())
         case ast.BinOp(left=left, op=op, right=right):
-            return _binary(_ARITHMETIC[type(op)][3], _compiled(left), _compiled(right))
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _binary(_COMPARISONS[type(op)][1], _compiled(left), _compiled(right))
+            return ast.BinOp(_code(left, depth), op, _code(right, depth))
+        case ast.Compare(left=left, ops=ops, comparators=[right]):
+            return ast.Compare(_code(left, depth), ops, [_code(right, depth)])
         case ast.BoolOp(op=op, values=values):
-            both, parts = isinstance(op, ast.And), [_compiled(v) for v in values]
-            return lambda env: _combine(both, [part(env) for part in parts])
+            return _call(_all if isinstance(op, ast.And) else _any, *(_code(value, depth) for value in values))
         case ast.UnaryOp(operand=operand):
-            return _opposite(_compiled(operand))
+            return _call(_opposite, _code(operand, depth))
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _choice(_compiled(test), _compiled(body), _compiled(orelse))
-    raise AssertionError(ast.dump(node))
+            # Where the condition is a column both sides are needed, else only the one that it chooses.
+            kept = f"condition_{depth}"
+            condition = ast.NamedExpr(ast.Name(kept, ast.Store()), _code(test, depth))
+            sides = _code(body, depth + 1), _code(orelse, depth + 1)
+            return ast.IfExp(
+                _call(_is_column, condition), _call(np.where, _load(kept), *sides), ast.IfExp(_load(kept), *sides)
+            )
+    return node
 
 
-def _binary(
-    function: Callable[[Any, Any], Any], left: Callable[[Env], Any], right: Callable[[Env], Any]
-) -> Callable[[Env], Any]:
-    return lambda env: function(left(env), right(env))
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
 
 
-def _opposite(operand: Callable[[Env], Any]) -> Callable[[Env], Any]:
-    def value(env: Env) -> Any:
-        held = operand(env)
-        return np.logical_not(held) if isinstance(held, np.ndarray) else not held
-
-    return value
+def _call(function: Callable[..., Any], *arguments: ast.expr) -> ast.Call:
+    return ast.Call(_load(function.__name__), list(arguments), [])
 
 
-def _choice(
-    test: Callable[[Env], Any], body: Callable[[Env], Any], orelse: Callable[[Env], Any]
-) -> Callable[[Env], Any]:
-    def value(env: Env) -> Any:
-        condition = test(env)
-        if isinstance(condition, np.ndarray):
-            return np.where(condition, body(env), orelse(env))
-        return body(env) if condition else orelse(env)
-
-    return value
+def _is_column(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
 
 
-def _combine(both: bool, values: list[Any]) -> Any:
-    if any(isinstance(v, np.ndarray) for v in values):
-        reduce = np.logical_and if both else np.logical_or
-        result = values[0]
-        for value in values[1:]:
-            result = reduce(result, value)
-        return result
-    return all(values) if both else any(values)
+def _opposite(value: Any) -> Any:
+    return np.logical_not(value) if _is_column(value) else not value
+
+
+def _all(*values: Any) -> Any:
+    for value in values:
+        # Most values are truths of Python, which are told quickest by what they are.
+        if value is not True and value is not False and _is_column(value):
+            return reduce(np.logical_and, values)
+    return all(values)
+
+
+def _any(*values: Any) -> Any:
+    for value in values:
+        if value is not True and value is not False and _is_column(value):
+            return reduce(np.logical_or, values)
+    return any(values)
+
+
+#: What the code of an expression calls.
+_CALLED = {function.__name__: function for function in (_all, _any, _opposite, _is_column, np.where)}
 
 
 #: Structures come back: a file folds each rule of the table by its flags, and the next file often by the same ones.
@@ -245,8 +260,22 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 
 def _constant(node: ast.expr, known: Env) -> ast.Constant:
-    value = _compiled(node)(known)
+    """The value of a name that is known, or of a node between constants."""
+    value = _value(node, known)
     return ast.Constant(bool(value) if _stands_for_truth(node) else int(value))
+
+
+def _value(node: ast.expr, known: Env) -> Any:
+    match node:
+        case ast.Name(id=name):
+            return known[name]
+        case ast.BinOp(left=ast.Constant(value=left), op=op, right=ast.Constant(value=right)):
+            return _ARITHMETIC[type(op)][3](left, right)
+        case ast.Compare(left=ast.Constant(value=left), ops=[op], comparators=[ast.Constant(value=right)]):
+            return _COMPARISONS[type(op)][1](left, right)
+        case ast.UnaryOp(operand=ast.Constant(value=operand)):
+            return not operand
+    raise AssertionError(ast.dump(node))
 
 
 def _stands_for_truth(node: ast.expr) -> bool:

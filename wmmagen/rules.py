@@ -11,7 +11,8 @@ is legal and of no use for its problem; nobody is refused by them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -1557,15 +1558,33 @@ def roots_of(rule: Rule) -> frozenset[str]:
     return roots_of_all(names_read(rule))
 
 
+#: The flags that conditions of rules read: the structure that decides which rules speak.
+_FLAGS = sorted(frozenset().union(*(rule.when.names for rule in LEGALITY if rule.when)))
+_flags_of = operator.itemgetter(*_FLAGS)
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _speaking(flags: tuple[bool, ...]) -> tuple[Rule, ...]:
+    """The rules that speak of a structure, of which many configurations are asked about one after the other."""
+    known = dict(zip(_FLAGS, flags, strict=True))
+    return tuple(rule for rule in LEGALITY if rule.applies(known))
+
+
 def broken(known: Mapping[str, Any]) -> list[Rule]:
     """The rules that the values of one configuration break, in the order of the table."""
-    return [rule for rule in LEGALITY if not rule.kept(known)]
+    return list(_broken(known))
+
+
+def _broken(known: Mapping[str, Any]) -> Iterator[Rule]:
+    for rule in _speaking(_flags_of(known)):
+        if rule.expr.names <= known.keys() and not rule.expr(known):
+            yield rule
 
 
 def legal(config: KernelConfig, arch: Arch | None = None, *, strict_isa: bool = False) -> bool:
     """Whether ``config`` breaks no rule; quicker than :func:`check`, which also finds the words."""
     known = derive.values(config, arch, strict_isa=strict_isa)
-    return all(rule.kept(known) for rule in LEGALITY)
+    return next(_broken(known), None) is None
 
 
 def check(

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -297,12 +298,25 @@ def _without_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", url)
 
 
+#: Schemas of a storage that this version of Optuna is known to read and write.
+_SCHEMAS: set[str] = set()
+
+
 def _connect(url: str, *, new: bool = False) -> optuna.storages.RDBStorage:
-    """The storage at ``url``. What is ``new`` has the schema of this version, which need not be asked."""
+    """The storage at ``url``. What is ``new`` has the schema of this version.
+
+    Optuna's own check of a schema runs every script of its history, so it is asked once for each schema.
+    """
     _quiet()
     options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if url.startswith("sqlite") else {}
+    connect = partial(optuna.storages.RDBStorage, url, engine_kwargs=options)
     with _speaking(url):
-        return optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=new)
+        storage = connect(skip_compatibility_check=True)
+        schema = storage.get_current_version()
+        if schema not in _SCHEMAS:
+            storage = storage if new else connect()
+            _SCHEMAS.add(schema)
+    return storage
 
 
 def _begin(path: Path, name: str, about: About) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.libraries import CONFIGS, Library
+from tests.libraries import CONFIGS, Launcher, launchers
 from tests.nvcc import compile_with, demand_nvcc
 from wmmagen import derive, emit, nvrtc, selftest
 from wmmagen.arch import ARCHS
@@ -21,14 +21,22 @@ from wmmagen.rules import Status
 SM80 = ARCHS[80]
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelConfig, Library]:
-    config = read_config(request.param, SM80)
-    return config, Library(config, SM80, demand_nvcc(), tmp_path_factory.mktemp("emitted"))
+@pytest.fixture(scope="module")
+def all_built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[KernelConfig, Launcher]]:
+    configs = [read_config(text, SM80) for text in CONFIGS]
+    made = launchers(configs, SM80, demand_nvcc(), tmp_path_factory.mktemp("emitted"))
+    return dict(zip(CONFIGS, zip(configs, made, strict=True), strict=True))
+
+
+@pytest.fixture(params=CONFIGS)
+def built(
+    request: pytest.FixtureRequest, all_built: dict[str, tuple[KernelConfig, Launcher]]
+) -> tuple[KernelConfig, Launcher]:
+    return all_built[request.param]
 
 
 def test_every_bad_call_is_refused_before_anything_is_launched(
-    built: tuple[KernelConfig, Library],
+    built: tuple[KernelConfig, Launcher],
 ) -> None:
     config, library = built
     known = derive.values(config)
@@ -76,13 +84,13 @@ def test_every_bad_call_is_refused_before_anything_is_launched(
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="a driver is here")
-def test_without_a_driver_a_call_ends_in_a_status(built: tuple[KernelConfig, Library]) -> None:
+def test_without_a_driver_a_call_ends_in_a_status(built: tuple[KernelConfig, Launcher]) -> None:
     config, library = built
     call = selftest.acceptable(config).values()
     assert library.supports(*call) == library.launch(*call, None) == list(Status).index(Status.DEVICE)
 
 
-def test_every_spoilt_call_of_the_self_test_is_refused_as_it_says(built: tuple[KernelConfig, Library]) -> None:
+def test_every_spoilt_call_of_the_self_test_is_refused_as_it_says(built: tuple[KernelConfig, Launcher]) -> None:
     config, library = built
     known = {status: number for number, status in enumerate(Status)}
     for spoilt in selftest.spoilt_calls(config):

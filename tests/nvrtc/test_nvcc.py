@@ -6,21 +6,14 @@ of headers, and the texts are built together, those of an architecture in one un
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from test_generated import FILES
 
-from tests.nvcc import compile_with, demand_nvcc
+from tests.nvcc import compile_with, demand_nvcc, headers, unit_of
 
-
-def headers(file: Path) -> tuple[str, ...]:
-    """The lines of ``file`` that include, each once, in their order."""
-    return tuple(dict.fromkeys(re.findall(r"^ *#include .*$", file.read_text(encoding="utf-8"), re.M)))
-
-
-LISTS = {headers(file): file for file in FILES}
+LISTS = {headers(file.read_text(encoding="utf-8")): file for file in FILES}
 ARCHS = sorted({file.parent.name for file in FILES})
 
 
@@ -40,15 +33,8 @@ def test_a_file_needs_no_more_headers_than_it_names(included: tuple[str, ...], t
 @pytest.mark.parametrize("arch", ARCHS)
 def test_nvcc_builds_them_without_a_warning(arch: str, tmp_path: Path) -> None:
     files = [file for file in FILES if file.parent.name == arch]
-    # The headers come first, so that the same lines within the namespaces bring nothing.
-    parts = ["\n".join(dict.fromkeys(line for file in files for line in headers(file)))]
-    for number, file in enumerate(files):
-        text = file.read_text(encoding="utf-8")
-        # What it declares of statuses goes into its namespace, too.
-        begin = f"#undef WMMAGEN_STATUS\nnamespace number_{number} {{"
-        parts.append(f'{begin}\n#line 1 "{file.stem}.cu"\n{text}\n}}')
     unit = tmp_path / "kernels.cu"
-    unit.write_text("\n".join(parts), encoding="utf-8")
+    unit.write_text(unit_of(files), encoding="utf-8")
     builds(unit, arch, files, tmp_path / "kernels.o")
 
 

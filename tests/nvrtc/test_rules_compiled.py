@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import re
 from collections.abc import Iterator
@@ -34,24 +35,77 @@ def log_of(source: str, arch: Arch, entry: str = ENTRY) -> str:
     return ""
 
 
-def guards(case: KernelConfig, arch: Arch, strict: bool) -> str:
-    return render.render_guards(case, arch, strict_isa=strict) + KERNEL
-
-
 def asserted(log: str) -> set[str]:
     return set(re.findall(r'static assertion failed with "([A-Z][0-9]{3}) ', log))
 
 
+def unit(configs: list[KernelConfig], arch: Arch, strict: bool) -> str:
+    """One translation unit with the guards of each configuration in a file name and a namespace of its own."""
+    parts = [
+        f'#line 1 "config{i}"\nnamespace config{i} {{\n{render.render_guards(c, arch, strict_isa=strict)}\n}}\n'
+        for i, c in enumerate(configs)
+    ]
+    return "".join(parts) + KERNEL
+
+
+def groups(configs: list[KernelConfig], wanted: list[set[str]]) -> Iterator[list[KernelConfig]]:
+    """The configurations in their order, as many at a time as one unit can hold if the compiler says what is wanted.
+
+    If it says more, its last errors are cut off, and what is found is not what is wanted either.
+    """
+    group: list[KernelConfig] = []
+    errors = 0
+    for case, ids in zip(configs, wanted, strict=True):
+        if errors + len(ids) > ERRORS_AT_ONCE:
+            yield group
+            group, errors = [], 0
+        group.append(case)
+        errors += len(ids)
+    yield group
+
+
+def verdicts(log: str, count: int) -> list[set[str]]:
+    found: list[set[str]] = [set() for _ in range(count)]
+    for number, id in re.findall(r'config(\d+)\(\d+\): error: static assertion failed with "([A-Z][0-9]{3}) ', log):
+        found[int(number)].add(id)
+    assert sum(map(len, found)) == len(re.findall(r"\): error", log)), f"errors that no rule speaks of:\n{log}"
+    return found
+
+
+def said(configs: list[KernelConfig], arch: Arch, strict: bool) -> list[set[str]]:
+    """For each of ``configs``, the ids of those of its assertions that fail."""
+    return verdicts(log_of(unit(configs, arch, strict), arch), len(configs))
+
+
+@functools.cache
+def guards_say(which: str) -> dict[str, set[str]]:
+    """For each case of a rule, the ids of the assertions that fail among the guards of one of its configurations.
+
+    Those for one architecture are compiled together, each in a file name and a namespace of its own.
+
+    Args:
+        which: ``breaks`` or ``keeps``.
+    """
+    alike: dict[tuple[Arch, bool], list[str]] = {}
+    for id, case in BREAKS.items():
+        alike.setdefault((case.where if which == "breaks" else case.where_kept, case.strict), []).append(id)
+    found: dict[str, set[str]] = {}
+    for (arch, strict), ids in alike.items():
+        configs = [config(getattr(BREAKS[id], which)) for id in ids]
+        wanted = [{id} if which == "breaks" else set() for id in ids]
+        told = itertools.chain.from_iterable(said(group, arch, strict) for group in groups(configs, wanted))
+        found.update(zip(ids, told, strict=True))
+    return found
+
+
 @pytest.mark.parametrize("id", BREAKS)
 def test_the_guards_refuse_with_the_same_id(id: str) -> None:
-    case = BREAKS[id]
-    assert asserted(log_of(guards(config(case.breaks), case.where, case.strict), case.where)) == {id}
+    assert guards_say("breaks")[id] == {id}
 
 
 @pytest.mark.parametrize("id", BREAKS)
 def test_the_guards_of_the_neighbour_compile(id: str) -> None:
-    case = BREAKS[id]
-    assert log_of(guards(config(case.keeps), case.where_kept, case.strict), case.where_kept) == ""
+    assert guards_say("keeps")[id] == set()
 
 
 def made(pairs: str) -> bool:
@@ -94,39 +148,6 @@ def test_a_file_for_a_roomy_architecture_is_refused_for_a_narrow_one_by_its_inst
 # Any configuration.
 
 
-def unit(configs: list[KernelConfig], arch: Arch, strict: bool) -> str:
-    """One translation unit with the guards of each configuration in a file name and a namespace of its own."""
-    parts = [
-        f'#line 1 "config{i}"\nnamespace config{i} {{\n{render.render_guards(c, arch, strict_isa=strict)}\n}}\n'
-        for i, c in enumerate(configs)
-    ]
-    return "".join(parts) + KERNEL
-
-
-def groups(configs: list[KernelConfig], wanted: list[set[str]]) -> Iterator[list[KernelConfig]]:
-    """The configurations in their order, as many at a time as one unit can hold if the compiler says what is wanted.
-
-    If it says more, its last errors are cut off, and what is found is not what is wanted either.
-    """
-    group: list[KernelConfig] = []
-    errors = 0
-    for case, ids in zip(configs, wanted, strict=True):
-        if errors + len(ids) > ERRORS_AT_ONCE:
-            yield group
-            group, errors = [], 0
-        group.append(case)
-        errors += len(ids)
-    yield group
-
-
-def verdicts(log: str, count: int) -> list[set[str]]:
-    found: list[set[str]] = [set() for _ in range(count)]
-    for number, id in re.findall(r'config(\d+)\(\d+\): error: static assertion failed with "([A-Z][0-9]{3}) ', log):
-        found[int(number)].add(id)
-    assert sum(map(len, found)) == len(re.findall(r"\): error", log)), f"errors that no rule speaks of:\n{log}"
-    return found
-
-
 @pytest.mark.parametrize("sm", [75, 80, 86, 90, 120])
 @pytest.mark.parametrize("strict", [False, True])
 def test_python_and_the_compiler_agree(sm: int, strict: bool) -> None:
@@ -135,7 +156,7 @@ def test_python_and_the_compiler_agree(sm: int, strict: bool) -> None:
     wanted = [set(broken_ids(c, arch, strict_isa=strict)) for c in configs]
     found = []
     for group in groups(configs, wanted):
-        found += verdicts(log_of(unit(group, arch, strict), arch), len(group))
+        found += said(group, arch, strict)
     assert found == wanted
     assert set() in wanted and len(set().union(*wanted)) > 25
 
@@ -146,7 +167,7 @@ def test_python_and_the_compiler_agree(sm: int, strict: bool) -> None:
 def test_the_extremes_are_refused_by_both(pairs: str) -> None:
     case = config(pairs)
     assert broken_ids(case, ARCHS[80])
-    assert log_of(guards(case, ARCHS[80], False), ARCHS[80])
+    assert log_of(unit([case], ARCHS[80], False), ARCHS[80])
 
 
 # Expressions.

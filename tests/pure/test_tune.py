@@ -225,6 +225,18 @@ def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
         open_study("other", url, arch=ARCHS[80], operation=F32, problem=SIZE)
 
 
+def test_a_schema_of_another_version_is_refused_every_time(tmp_path: Path, study: Study) -> None:
+    """Also where this process has opened a study of its own version before."""
+    assert study.records() == []
+    with sqlite3.connect(tmp_path / "s.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
+    for _ in range(2):
+        with pytest.raises(StudyError, match="no longer compatible"):
+            find_study(str(tmp_path / "s.db"))
+        with pytest.raises(StudyError, match="no longer compatible"):
+            open_at(tmp_path / "s.db")
+
+
 def test_names_of_another_version_leave_no_winner_and_no_suggestion(tmp_path: Path, study: Study) -> None:
     one = next(few().configs())
     old = replace(untimed(one), name=name(one).replace("exact8x8x4", "exact"))

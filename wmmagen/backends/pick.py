@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 from wmmagen import chips
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
-from wmmagen.backends.cpu import CpuBackend
 from wmmagen.backends.product import Library
 from wmmagen.chips import Chip
 from wmmagen.errors import ConfigError, MissingPiece
@@ -145,14 +144,21 @@ def pick(kind: str, arch: Arch, *, strict_isa: bool = False) -> Place:
     if kind == "none":
         return Place(None, arch, "none was asked for")
     if kind == "cpu":
-        return Place(CpuBackend(strict_isa=strict_isa), arch)
+        return Place(_executor(strict_isa), arch)
     try:
         backend = _best_gpu(arch)
     except MissingPiece as missing:
         if kind == "gpu":
             raise
-        return Place(CpuBackend(strict_isa=strict_isa), arch, missing.message)
+        return Place(_executor(strict_isa), arch, missing.message)
     return Place(backend, arch, library=backend.library)
+
+
+def _executor(strict_isa: bool) -> Backend:
+    # Most commands run nothing, and to import it takes a fifth of their start.
+    from wmmagen.backends.cpu import CpuBackend
+
+    return CpuBackend(strict_isa=strict_isa)
 
 
 def _best_gpu(arch: Arch) -> GpuBackend:
