@@ -40,6 +40,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_mutants.py
 	$(BIN)/python tests/nvrtc/prove_ragged.py
 	$(BIN)/python tests/nvrtc/prove_estimate.py
+	$(BIN)/python tests/nvrtc/prove_types.py
 	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
 	$(BIN)/python tests/gpu/prove_split.py --backend cpu
@@ -47,6 +48,7 @@ proof-cpu: $(STAMP)
 proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_grid.py
 	$(BIN)/python tests/gpu/prove_executor.py
+	$(BIN)/python tests/gpu/prove_types.py
 	$(BIN)/python tests/gpu/prove_epilogues.py
 	$(BIN)/python tests/gpu/prove_counts.py
 	$(BIN)/python tests/gpu/prove_accuracy.py

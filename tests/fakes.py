@@ -14,7 +14,7 @@ from wmmagen.backends import Bytes, Launch, Pointer, Subject, Table, Wide
 from wmmagen.config import Batch, KernelConfig, Operation, Reduction, parse
 from wmmagen.dtypes import ELEMENT_TYPES, ElementType
 from wmmagen.errors import Fault
-from wmmagen.layout import value_dtype
+from wmmagen.layout import bits_dtype, encode, value_dtype
 from wmmagen.nvrtc import Binary
 from wmmagen.timing import Comparison, Timing, TimingProtocol
 
@@ -75,7 +75,7 @@ class NumpyBackend:
                 sums = np.float32(call.alpha) * sums
             if call.beta:
                 sums = sums + np.float32(call.beta) * _view(back, call.c, o.d, m, call.n, call.ldc).astype(np.float32)
-            target[:] = sums.astype(target.dtype)
+            target[:] = encode(sums, o.d) if o.d.name == "bf16" else sums.astype(target.dtype)
         self.spoil(launch.entry, target)
 
     def time(
@@ -185,7 +185,8 @@ def _view(
     ld: int,
     row_major: bool = True,
 ) -> np.ndarray:
-    dtype = value_dtype(element)
+    # bf16 has no values of its own here: D of it is seen as its bits.
+    dtype = bits_dtype(element) if element.name == "bf16" else value_dtype(element)
     if not rows * cols:
         return np.zeros((rows, cols), dtype)
     lines, length = (rows, cols) if row_major else (cols, rows)

@@ -40,7 +40,7 @@ from wmmagen.backends.pick import Place
 from wmmagen.backends.product import Library
 from wmmagen.config import KernelConfig, Problem, name
 from wmmagen.denominators import Denominator, product_of
-from wmmagen.dtypes import ELEMENT_TYPES, ElementType
+from wmmagen.dtypes import ELEMENT_TYPES, RESULTS, ElementType
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault, LaunchFault, MissingPiece, RequestError
 from wmmagen.foundry import Compiler
@@ -241,7 +241,8 @@ def kernels(fixed: Mapping[str, Any], arch: Arch, *, strict_isa: bool = False) -
         if sums is None:
             continue
         held = {**rest, "inst": sums.inst}
-        others = (d for d in _floating() if d is not acc and fixed.get("d", d) is d)
+        results = (ELEMENT_TYPES[word] for word in RESULTS[acc.name])
+        others = (d for d in results if d is not acc and fixed.get("d", d) is d)
         stored = (_kernel(held, a, acc, d, arch, strict_isa, left_out) for d in others)
         made.append(Pair(sums, tuple(kernel for kernel in stored if kernel is not None)))
     if not made:

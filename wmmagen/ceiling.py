@@ -30,6 +30,9 @@ L2_PASSES = 128
 DRAM_PASSES = 4
 ACCESSES: tuple[loops.Access, ...] = ("read", "write", "copy")
 
+#: Operands of the products that are measured where nobody says which.
+TYPES = ("f16",)
+
 #: Launches last milliseconds and do the same all the time, so that less of a warm-up and fewer samples do.
 PROTOCOL = TimingProtocol(warmup_max_s=0.5, max_samples=100, max_seconds=2.0)
 
@@ -68,6 +71,7 @@ def measure(
     protocol: TimingProtocol,
     compiler: Compiler = foundry.compile_source,
     tell: Tell = lambda figure: None,
+    types: Sequence[str] = TYPES,
 ) -> Record:
     """Every limit of the kinds that are asked for.
 
@@ -79,6 +83,7 @@ def measure(
         protocol: how they are timed; its data are those of each figure.
         compiler: what compiles them.
         tell: is told each figure as soon as it is there.
+        types: of the operands of products.
 
     Raises:
         MissingPiece: nothing here can time them, or there is no compiler.
@@ -86,15 +91,15 @@ def measure(
     """
     backend = demanded(place, arch)
     figures = []
-    for figure in _figures(arch, backend, kinds, data, protocol, compiler):
+    for figure in _figures(arch, backend, kinds, data, protocol, compiler, types):
         tell(figure)
         figures.append(figure)
     return Record(backend.device, arch.name, backend.multiprocessors, backend.l2_bytes, tuple(figures))
 
 
-def orders(arch: Arch, kinds: Sequence[Kind]) -> Iterator[Order]:
+def orders(arch: Arch, kinds: Sequence[Kind], types: Sequence[str] = TYPES) -> Iterator[Order]:
     """What :func:`measure` will have compiled, in its order, for those who compile ahead."""
-    for _, loop in products_of(arch, kinds):
+    for _, loop in products_of(arch, kinds, types):
         yield Order(loop.text(arch), loop.entry, arch)
     if "memory" in kinds:
         for access in ACCESSES:
@@ -126,8 +131,9 @@ def _figures(
     data: Sequence[Data],
     protocol: TimingProtocol,
     compiler: Compiler,
+    types: Sequence[str],
 ) -> Iterator[Figure]:
-    for kind, loop in products_of(arch, kinds):
+    for kind, loop in products_of(arch, kinds, types):
         yield from _products(kind, loop, arch, backend, data, protocol, compiler)
     if "memory" in kinds:
         for level in ("L2", "DRAM"):
@@ -135,14 +141,14 @@ def _figures(
                 yield _memory(level, access, arch, backend, protocol, compiler)
 
 
-def products_of(arch: Arch, kinds: Sequence[Kind]) -> Iterator[tuple[Kind, Products]]:
-    """The loops of products that ``arch`` can run, by kind."""
-    able = [i for i in loops.made() if i.min_sm <= arch.sm]
+def products_of(arch: Arch, kinds: Sequence[Kind], types: Sequence[str] = TYPES) -> Iterator[tuple[Kind, Products]]:
+    """The loops of products that ``arch`` can run, by kind, on operands of ``types``."""
+    able = [i for i in loops.made(types) if i.min_sm <= arch.sm]
     if "register" in kinds:
         yield from (("register", RegisterLoop(inst)) for inst in able)
     if "shared" in kinds:
         for inst in able:
-            for tile in loops.SHARED_TILES:
+            for tile in loops.tiles_of(inst):
                 yield "shared", SharedLoop(inst, tile)
 
 
@@ -225,7 +231,7 @@ def _timed(
         amounts = [loops.operations(loop, n) for n in counts]
         rates = [ceilings.rate(kind, a, t.median_us) for a, t in zip(amounts, found.timings, strict=True)]
         best = rates.index(max(rates))
-        _demand_possible(found.timings[best], backend, operations=amounts[best], accumulator=loop.inst.acc.name)
+        _demand_possible(found.timings[best], backend, operations=amounts[best], inst=loop.inst)
         demand_right(loop, binary, counts[best], backend)
     except Fault as fault:
         return Figure(kind, words, reason=fault.message)
@@ -243,7 +249,12 @@ def _timed(
 
 
 def _demand_possible(
-    measured: Timing, backend: Backend, *, operations: float = 0.0, accumulator: str = "", from_dram: float = 0.0
+    measured: Timing,
+    backend: Backend,
+    *,
+    operations: float = 0.0,
+    inst: Instruction | None = None,
+    from_dram: float = 0.0,
 ) -> None:
     """Return where ``measured`` is within the published peaks of the device.
 
@@ -258,7 +269,7 @@ def _demand_possible(
         "cold",
         operations=operations,
         moved_bytes=from_dram,
-        operations_per_s=chip.f16_per_s(accumulator, clock_mhz),
+        operations_per_s=None if inst is None else chip.per_s(inst.a.name, inst.acc.name, clock_mhz),
         dram_bytes_per_s=chip.dram_gb_per_s * 1e9,
     )
     if measured.median_us < floor:

@@ -18,6 +18,10 @@ Sources, by title (all NVIDIA):
 - B200: "Blackwell Architecture Technical Brief"; no clock is published.
 - RTX 5090: "RTX Blackwell GPU Architecture" white paper, table of GB202.
 
+Rates of tf32, f64 and 8-bit integers are those of the same documents, again without sparsity; of the B200 half and
+twice its f16 rate. bf16 products run as f16 ones that accumulate in f32. Turing has neither tf32 nor f64, and GeForce
+chips and those of their kind have no f64 in their tensor cores.
+
 Multiprocessors and sizes of the L2 are those of the same documents; beside them:
 
 - H200: 132 multiprocessors and 60 MiB of L2, as its driver says (``sweeps/records/ceiling_sm_90_NVIDIA_H200.txt``).
@@ -42,7 +46,8 @@ Four columns serve the estimate alone, and no document of NVIDIA has them. What 
 - ``wmma_share``: of the tensor rate that WMMA reaches. H200: a loop of nothing else reached 648 TFLOP/s at 1,965 MHz,
   0.61 of the rate, which only wgmma reaches (the record above; 0.60 to 0.61 with every shape and accumulator).
   Assumed: the H100, the same chip, and the B200 are like it, and all others reach the rate, because their libraries are
-  made of the same instructions.
+  made of the same instructions. Other operands are taken to reach the same share, but f64 all of its rate, because
+  wgmma has none.
 - ``dram_read_gb_per_s``: H200, the record above. Assumed of all others: what is published.
 """
 
@@ -50,7 +55,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wmmagen.errors import ConfigError
 
@@ -69,8 +74,9 @@ class Chip:
     Attributes:
         name: without the maker and the line of products.
         f16_tflops: 10^12 operations per second of f16 matrix products, by the type that accumulates.
+        tflops: the same of products of other operands, by their type: tf32, f64 and s8, which is also that of u8.
         dram_gb_per_s: 10^9 bytes per second.
-        boost_mhz: the clock at which ``f16_tflops`` holds; None where it is not published.
+        boost_mhz: the clock at which these rates hold; None where it is not published.
         l2_gb_per_s: 10^9 bytes per second; None where it is not published.
         multiprocessors: that are enabled.
         l2_mb: 2^20 bytes of L2.
@@ -93,6 +99,7 @@ class Chip:
     sustained_mhz: int | None = None
     wmma_share: float = 1.0
     dram_read_gb_per_s: float | None = None
+    tflops: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -113,26 +120,36 @@ class Chip:
             return self.boost_mhz
         return self.f16_tflops["f16"] * 1e6 / (self.multiprocessors * _B200_PER_CLOCK)
 
-    def f16_per_clock(self, accumulator: str) -> float | None:
-        """Operations of f16 matrix products that one multiprocessor does per clock; None without a published rate."""
-        rate = self.f16_tflops.get(accumulator)
+    def rate(self, operand: str, accumulator: str) -> float | None:
+        """10^12 operations per second of matrix products, by the names of their types; None where none is published."""
+        if operand in ("f16", "bf16"):
+            return self.f16_tflops.get(accumulator)
+        return self.tflops.get("s8" if operand == "u8" else operand)
+
+    def share(self, operand: str) -> float:
+        """Of the rate of an operand's products that WMMA reaches."""
+        return 1.0 if operand == "f64" else self.wmma_share
+
+    def per_clock(self, operand: str, accumulator: str) -> float | None:
+        """Operations of matrix products that one multiprocessor does per clock; None without a published rate."""
+        rate = self.rate(operand, accumulator)
         if rate is None:
             return None
         if self.boost_mhz is None:
             return rate / self.f16_tflops["f16"] * _B200_PER_CLOCK
         return rate * 1e6 / (self.multiprocessors * self.boost_mhz)
 
-    def f16_per_s(self, accumulator: str, clock_mhz: float | None) -> float | None:
-        """Operations per second of f16 matrix products at a clock, and never fewer than at the published boost.
+    def per_s(self, operand: str, accumulator: str, clock_mhz: float | None) -> float | None:
+        """Operations per second of matrix products at a clock, and never fewer than at the published boost.
 
         Args:
-            accumulator: the name of the accumulator's type.
+            operand, accumulator: the names of their types.
             clock_mhz: the highest clock that was seen; None where none was.
 
         Returns:
-            None where ``accumulator`` has no published rate.
+            None where these types have no published rate.
         """
-        rate = self.f16_tflops.get(accumulator)
+        rate = self.rate(operand, accumulator)
         if rate is None:
             return None
         if clock_mhz is None or self.boost_mhz is None:
@@ -153,21 +170,57 @@ _HOPPER = 0.61
 #: Bytes of the L2 for each multiprocessor and clock, where it was measured, and on chips that are taken to be alike.
 _A100_L2, _ADA_L2, _HOPPER_L2 = 35.5, 14.7, 32.2
 
-_T4 = Chip("T4", _equal(65.1), 320.0, 1590, None, 40, 4, 75, sustained_mhz=850)
-_RTX_2080_TI = Chip("RTX 2080 Ti", _geforce(113.8, 56.9), 616.0, 1635, None, 68, 5.5, 75)
-_RTX_3090 = Chip("RTX 3090", _geforce(142.0, 71.0), 936.0, 1695, None, 82, 6, 86)
-_A10 = Chip("A10", _equal(125.0), 600.0, 1695, None, 72, 6, 86)
-_A100_40 = Chip("A100 40 GB", _equal(312.0), 1555.0, 1410, None, 108, 40, 80, _A100_L2)
-_A100_80_PCIE = Chip("A100 80 GB PCIe", _equal(312.0), 1935.0, 1410, None, 108, 40, 80, _A100_L2)
-_A100_80_SXM = Chip("A100 80 GB SXM", _equal(312.0), 2039.0, 1410, None, 108, 40, 80, _A100_L2)
-_RTX_4090 = Chip("RTX 4090", _geforce(330.3, 165.2), 1008.0, 2520, None, 128, 72, 89, _ADA_L2)
-_L4 = Chip("L4", _equal(121.0), 300.0, 2040, None, 58, 48, 89, _ADA_L2)
-_L40S = Chip("L40S", _equal(366.5), 864.0, 2520, None, 142, 96, 89, _ADA_L2)
-_H100_PCIE = Chip("H100 PCIe", _equal(756.4), 2039.0, 1620, None, 114, 50, 90, _HOPPER_L2, wmma_share=_HOPPER)
-_H100_SXM = Chip("H100 SXM", _equal(989.4), 3352.0, 1830, None, 132, 50, 90, _HOPPER_L2, 1980, _HOPPER)
-_H200 = Chip("H200", _equal(989.4), 4800.0, 1830, None, 132, 60, 90, _HOPPER_L2, 1980, _HOPPER, 4449.0)
-_B200 = Chip("B200", _equal(2250.0), 8000.0, None, None, 148, 126, 100, _HOPPER_L2, wmma_share=_HOPPER)
-_RTX_5090 = Chip("RTX 5090", _geforce(419.0, 209.5), 1792.0, 2407, None, 170, 96, 120)
+#: Of products of other operands than f16 and bf16, of chips that are sold in several forms.
+_A100_RATES = {"tf32": 156.0, "f64": 19.5, "s8": 624.0}
+_H100_RATES = {"tf32": 494.7, "f64": 66.9, "s8": 1978.9}
+
+_T4 = Chip("T4", _equal(65.1), 320.0, 1590, None, 40, 4, 75, sustained_mhz=850, tflops={"s8": 130.0})
+_RTX_2080_TI = Chip("RTX 2080 Ti", _geforce(113.8, 56.9), 616.0, 1635, None, 68, 5.5, 75, tflops={"s8": 227.7})
+_RTX_3090 = Chip("RTX 3090", _geforce(142.0, 71.0), 936.0, 1695, None, 82, 6, 86, tflops={"tf32": 35.6, "s8": 284.0})
+_A10 = Chip("A10", _equal(125.0), 600.0, 1695, None, 72, 6, 86, tflops={"tf32": 62.5, "s8": 250.0})
+_A100_40 = Chip("A100 40 GB", _equal(312.0), 1555.0, 1410, None, 108, 40, 80, _A100_L2, tflops=_A100_RATES)
+_A100_80_PCIE = Chip("A100 80 GB PCIe", _equal(312.0), 1935.0, 1410, None, 108, 40, 80, _A100_L2, tflops=_A100_RATES)
+_A100_80_SXM = Chip("A100 80 GB SXM", _equal(312.0), 2039.0, 1410, None, 108, 40, 80, _A100_L2, tflops=_A100_RATES)
+_RTX_4090 = Chip(
+    "RTX 4090", _geforce(330.3, 165.2), 1008.0, 2520, None, 128, 72, 89, _ADA_L2, tflops={"tf32": 82.6, "s8": 660.6}
+)
+_L4 = Chip("L4", _equal(121.0), 300.0, 2040, None, 58, 48, 89, _ADA_L2, tflops={"tf32": 60.0, "s8": 242.0})
+_L40S = Chip("L40S", _equal(366.5), 864.0, 2520, None, 142, 96, 89, _ADA_L2, tflops={"tf32": 183.0, "s8": 733.0})
+_H100_PCIE = Chip(
+    "H100 PCIe",
+    _equal(756.4),
+    2039.0,
+    1620,
+    None,
+    114,
+    50,
+    90,
+    _HOPPER_L2,
+    wmma_share=_HOPPER,
+    tflops={"tf32": 378.2, "f64": 51.2, "s8": 1513.0},
+)
+_H100_SXM = Chip(
+    "H100 SXM", _equal(989.4), 3352.0, 1830, None, 132, 50, 90, _HOPPER_L2, 1980, _HOPPER, tflops=_H100_RATES
+)
+_H200 = Chip(
+    "H200", _equal(989.4), 4800.0, 1830, None, 132, 60, 90, _HOPPER_L2, 1980, _HOPPER, 4449.0, tflops=_H100_RATES
+)
+_B200 = Chip(
+    "B200",
+    _equal(2250.0),
+    8000.0,
+    None,
+    None,
+    148,
+    126,
+    100,
+    _HOPPER_L2,
+    wmma_share=_HOPPER,
+    tflops={"tf32": 1125.0, "s8": 4500.0},
+)
+_RTX_5090 = Chip(
+    "RTX 5090", _geforce(419.0, 209.5), 1792.0, 2407, None, 170, 96, 120, tflops={"tf32": 104.8, "s8": 838.0}
+)
 
 #: By the driver's name. Whole names only: a 4090 D, an A10G or a laptop's chip is another chip.
 CHIPS: Mapping[str, Chip] = {

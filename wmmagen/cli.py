@@ -633,6 +633,9 @@ def measure_ceiling(
         str | None, typer.Option("--only", metavar="KIND", help="register, shared or memory; all where it is left out.")
     ] = None,
     data: Annotated[str, typer.Option("--data", help="normal, integers or both: what the operands hold.")] = "both",
+    types: Annotated[
+        str, typer.Option("--types", metavar="TYPE,…", help="Operands of the products: f16 bf16 tf32 f64 s8 u8.")
+    ] = "f16",
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="The record's file [sweeps/ceilings/<device>.json].")
     ] = None,
@@ -646,6 +649,7 @@ def measure_ceiling(
 
     kinds = get_args(ceilings.Kind) if only is None else (_one_of("--only", only, ceilings.Kind),)
     on = get_args(Data) if data == "both" else (_one_of("--data", data, Data, "both"),)
+    operands = tuple(dict.fromkeys(config.read_value("a", word.strip()).name for word in types.split(",")))
     target = _arch(arch)
     with pick.pick("gpu", target) as place:
         (_aside if as_json else _say)(place.first_line)
@@ -655,10 +659,17 @@ def measure_ceiling(
         if not may_write(file.parent) or (older is None and os.path.lexists(file)):
             raise RequestError(f"{file} cannot be written", "choose another file: --to FILE")
         with Foundry(usable_cores(), gives_way=True) as foundry:
-            for order in measuring.orders(target, kinds):
+            for order in measuring.orders(target, kinds, operands):
                 foundry.begin(order)
             record = measuring.measure(
-                target, place, kinds, on, measuring.PROTOCOL, foundry.compile, lambda f: _aside(show.ceiling(f))
+                target,
+                place,
+                kinds,
+                on,
+                measuring.PROTOCOL,
+                foundry.compile,
+                lambda figure: _aside(show.ceiling(figure)),
+                operands,
             )
     write(file, record.over(older).to_text())
     _answer(record.as_json() | {"file": str(file)}, f"{show.ceilings(record)}\n\nRecord: {file}", as_json)

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from wmmagen import epilogue as epilogues
-from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, F32, ElementType
+from wmmagen.dtypes import ABSENT_TYPES, ELEMENT_TYPES, F32, F64, ElementType
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError
 
@@ -49,6 +49,13 @@ class Layout(StrEnum):
     RC = "rc"
     CR = "cr"
     CC = "cc"
+
+
+class Overflow(StrEnum):
+    """What integer sums do beyond their type."""
+
+    WRAP = "wrap"  # as the language's unsigned sums
+    SATURATE = "saturate"  # stay at the end of the type, product by product
 
 
 class Batch(StrEnum):
@@ -168,6 +175,7 @@ class Operation:
         residue: which sizes it takes.
         align_a, align_b, align_d: elements of which every call makes pointers and leading dimensions multiples; of A,
             of B, and of C and D. 16 bytes allow the widest copies.
+        overflow: what integer sums do beyond their type.
         batch: whether a launch computes one product or a batch of them.
         c: element type of what an epilogue adds, of C, of R and of the biases, where it is not D's; else None.
     """
@@ -181,6 +189,7 @@ class Operation:
     align_a: int = 0
     align_b: int = 0
     align_d: int = 0
+    overflow: Overflow = Overflow.WRAP
     batch: Batch = Batch.NONE
     c: ElementType | None = None
 
@@ -200,6 +209,11 @@ class Operation:
         return self.layout in (Layout.RR, Layout.CR)
 
     @property
+    def factor(self) -> ElementType:
+        """The type of alpha and beta, and of the arithmetic on them: f64 beside sums of f64, else f32."""
+        return F64 if self.acc is F64 else F32
+
+    @property
     def scaled(self) -> bool:
         """Whether the epilogue has alpha, beta and C."""
         return self.epilogue.scaled
@@ -211,7 +225,7 @@ class Operation:
 
     def vector_type(self, vector: str) -> ElementType:
         """The element type of one of an epilogue's vectors: biases are added, scales are factors."""
-        return self.added if vector in epilogues.BIASES else F32
+        return self.added if vector in epilogues.BIASES else self.factor
 
     @property
     def batched(self) -> bool:
@@ -526,6 +540,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "align_a": _read_alignment,
     "align_b": _read_alignment,
     "align_d": _read_alignment,
+    "overflow": _enum_reader(Overflow),
     "c": _read_type,
     "batch": _enum_reader(Batch),
     "inst": _read_shape,
@@ -550,7 +565,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
 }
 
 #: Values that mean that a mechanism is not there, where names and studies say nothing of it.
-NEUTRAL: dict[str, Any] = {"batch": Batch.NONE, "reduction": Reduction.NONE}
+NEUTRAL: dict[str, Any] = {"overflow": Overflow.WRAP, "batch": Batch.NONE, "reduction": Reduction.NONE}
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))
 CONFIG_KEYS = tuple(READERS)
 _values_in = attrgetter(*(f"operation.{key}" if key in OPERATION_KEYS else key for key in CONFIG_KEYS))
@@ -698,11 +713,13 @@ def _alternatives(kind: type[StrEnum]) -> str:
     return "|".join(sorted((m.value for m in kind), key=len, reverse=True))
 
 
+#: Behind the accumulator's type; wrapping sums have no word.
+_SATURATES = "sat"
 _TYPES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 _N = r"(?:0|[1-9][0-9]{0,4})"
 _NAME = re.compile(
-    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})_(?P<d>{_TYPES})(?:c(?P<c>{_TYPES}))?_(?P<layout>{_alternatives(Layout)})"
-    rf"_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
+    rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})(?P<overflow>{_SATURATES})?_(?P<d>{_TYPES})(?:c(?P<c>{_TYPES}))?"
+    rf"_(?P<layout>{_alternatives(Layout)})_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
     rf"(?:_(?P<batch>{'|'.join(b for b in Batch if b is not Batch.NONE)}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
@@ -729,9 +746,10 @@ def name(config: KernelConfig) -> str:
     aligns = (o.align_a, o.align_b, o.align_d)
     align = str(o.align_a) if len(set(aligns)) == 1 else "x".join(map(str, aligns))
     arrange = c.arrange_a if c.arrange_a == c.arrange_b else f"{c.arrange_a}{c.arrange_b}"
+    acc = o.acc.name + (_SATURATES if o.overflow is Overflow.SATURATE else "")
     # C's type is D's but for a few.
     d = o.d.name if o.added == o.d else f"{o.d.name}c{o.added.name}"
-    what = f"wmma_gemm_{o.a.name}_{o.acc.name}_{d}_{o.layout}_{o.epilogue.in_name}_{o.residue}{align}"
+    what = f"wmma_gemm_{o.a.name}_{acc}_{d}_{o.layout}_{o.epilogue.in_name}_{o.residue}{align}"
     what += f"_{o.batch}" if o.batched else ""
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"
@@ -768,6 +786,7 @@ def parse(text: str) -> KernelConfig:
     found = match.groupdict()
     for key, first in (("arrange_b", "arrange_a"), ("align_b", "align_a"), ("align_d", "align_a")):
         found[key] = found[key] or found[first]
+    found["overflow"] = found["overflow"] and Overflow.SATURATE.value
     found |= {key: spell(value) for key, value in NEUTRAL.items() if found[key] is None}
     found["residency"] = _SPLIT[found["residency"]].value
     found["c"] = found["c"] or found["d"]

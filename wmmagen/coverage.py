@@ -5,32 +5,73 @@ Not legality: a value that is missing here breaks no rule and carries no rule id
 
 from __future__ import annotations
 
-from wmmagen.config import KernelConfig, Residue, spell, values_of
+from collections.abc import Iterator, Mapping
+
+from wmmagen.config import KernelConfig, Operation, Residue, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
 GENERATED: dict[str, tuple[str, ...]] = {
-    "a": ("f16",),
-    "acc": ("f32", "f16"),
-    "d": ("f32", "f16"),
-    "c": ("f32", "f16"),
+    "a": ("f16", "bf16", "tf32", "f64", "s8", "u8"),
+    "acc": ("f32", "f16", "f64", "s32"),
+    "d": ("f32", "f16", "bf16", "f64", "s32", "s8"),
+    "c": ("f32", "f16", "bf16"),
 }
+#: Operand types whose layouts are made in part, with the reason.
+LAYOUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(
+    ("s8", "u8"),
+    (
+        ("rc",),
+        "rows of the other layouts run across K, where fragments of bytes become loads of single bytes; staging would "
+        "have to transpose them",
+    ),
+)
+#: Operand types whose sums go through chains of steps: steps are computed and bounded in f32.
+CHAINS = ("f16", "bf16", "tf32")
+#: Why operand types are not made.
+REASONS: dict[str, str] = dict.fromkeys(
+    ("s4", "u4", "b1"),
+    "it is experimental in nvcuda::wmma, and CUDA may change or remove it: its s4, u4 and xor of b1 are documented as "
+    "removed from sm_90 on",
+)
+
+
+def layouts_of(a: str) -> tuple[str, ...] | None:
+    """The layouts that are made of an operand type; None for all that it has."""
+    return LAYOUTS[a][0] if a in LAYOUTS else None
 
 
 def missing(config: KernelConfig) -> list[str]:
     """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
     values = {key: spell(value) for key, value in values_of(config).items()}
-    o = config.operation
-    several = [
-        f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for {what}: made today: none and linear"
-        for what, here in (("batches", o.batched), ("residue=predicated", o.residue is Residue.PREDICATED))
-        if here and not (o.epilogue.simple and o.c is None)
-    ]
-    return several + [
-        f"{key}={values[key]} is known, but not generated yet; made today: {key}={' '.join(made)}"
-        for key, made in GENERATED.items()
-        if values.get(key, made[0]) not in made
-    ]
+    return [*_unmade_chain(config.operation), *_unmade(values), *_unmade_layout(values)]
+
+
+def _unmade_chain(o: Operation) -> Iterator[str]:
+    if o.epilogue.simple and o.c is None:
+        return
+    what = f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for"
+    for where, here in (("batches", o.batched), ("residue=predicated", o.residue is Residue.PREDICATED)):
+        if here:
+            yield f"{what} {where}: made today: none and linear"
+    if o.a.name not in CHAINS:
+        yield f"{what} a={o.a.name}: made today: none and linear, chains of steps for a={' '.join(CHAINS)}"
+
+
+def _unmade(values: Mapping[str, str]) -> Iterator[str]:
+    for key, made in GENERATED.items():
+        if values.get(key, made[0]) not in made:
+            why = f" ({REASONS[values[key]]})" if key == "a" and values[key] in REASONS else ""
+            yield f"{key}={values[key]} is known, but not generated yet{why}; made today: {key}={' '.join(made)}"
+
+
+def _unmade_layout(values: Mapping[str, str]) -> Iterator[str]:
+    made, why = LAYOUTS.get(values["a"], ((), ""))
+    if made and values["layout"] not in made:
+        yield (
+            f"layout={values['layout']} of {values['a']} is known, but not generated yet ({why}); made today: "
+            f"layout={' '.join(made)}"
+        )
 
 
 def demand(config: KernelConfig) -> None:

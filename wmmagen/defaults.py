@@ -29,6 +29,7 @@ from wmmagen.config import (
     KernelConfig,
     Layout,
     Operation,
+    Overflow,
     Problem,
     Reduction,
     Residency,
@@ -41,16 +42,15 @@ from wmmagen.config import (
     read_pairs,
     read_value,
 )
-from wmmagen.dtypes import F16
+from wmmagen.dtypes import F16, RESULTS, S8
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
 
 #: Keys whose default depends on nothing else.
 _PLAIN: dict[str, Any] = {
-    "layout": Layout.RR,
-    "epilogue": Epilogue.NONE,
     "residue": Residue.EXACT,
+    "overflow": Overflow.WRAP,
     "batch": Batch.NONE,
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,
@@ -184,19 +184,24 @@ def _distance(config: KernelConfig) -> tuple[float, ...]:
 
 
 def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Types and shape: the first row of the instruction table that agrees with what was given."""
-    a = given.get("a", F16)
-    rows = instructions.of_operand(a) or instructions.of_operand(F16)
+    """Types and shape: the first row of the instruction table that agrees with what was given; f16 where none does."""
+    rows = instructions.of_operand(given["a"]) if "a" in given else instructions.INSTRUCTIONS
+    rows = rows or instructions.of_operand(F16)
     wanted = given.get("acc", _stored_as_it_is(given))
     rows = tuple(r for r in rows if wanted in (None, r.acc)) or rows
+    if "d" in given:
+        rows = tuple(r for r in rows if given["d"].name in RESULTS.get(r.acc.name, ())) or rows
     row = rows[0]
-    acc = given.get("acc", row.acc)
+    a, acc = given.get("a", row.a), given.get("acc", row.acc)
     d = given.get("d", acc)
-    layout = Layout(row.layouts[0])
-    aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits, "align_d": WIDEST_BITS // d.bits}
-    # A type of what is added asks for something that is.
-    adds = {"epilogue": Epilogue.LINEAR} if given.get("c", d) != d else {}
-    return {"a": a, "acc": acc, "d": d, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns, **adds}
+    layout = Layout((coverage.layouts_of(a.name) or row.layouts)[0])
+    # Bytes are made by a scale, and a type of what is added asks for something that is.
+    epilogue = Epilogue.LINEAR if d is S8 or given.get("c", d) != d else Epilogue.NONE
+    aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits}
+    # A store of D stays within a row of one tile.
+    aligns["align_d"] = min(WIDEST_BITS // d.bits, given.get("inst", row).n)
+    types = {"a": a, "acc": acc, "d": d, "epilogue": epilogue}
+    return {**types, "inst": Shape(row.m, row.n, row.k), "layout": layout, **aligns}
 
 
 def _of_split(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,13 @@ class ElementType:
         bits: width of one element in memory.
         precision: bits of significand with the implied one; for integers the bits of magnitude.
         integer: whether arithmetic on it wraps instead of rounding.
-        widen, narrow: the C++ functions to and from ``float``, rounding to nearest; empty where there is none.
+        widen, narrow: the C++ functions to and from ``float``, rounding to nearest; empty where there is none. What no
+            header declares is a function of ``templates/parts/convert.jinja``.
         zero: the C++ expression of its zero that needs no operator of a class type.
         header: the toolkit header that defines ``storage``; empty where the language does.
         experimental: in ``wmma::experimental``; documented as removed from sm_90 on.
+        rounded: the C++ function that rounds what is stored to this type, to nearest and ties away from zero; empty
+            where ``storage`` holds nothing else.
     """
 
     name: str
@@ -41,6 +44,7 @@ class ElementType:
     experimental: bool = False
     widen: str = ""
     narrow: str = ""
+    rounded: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isalnum() or self.name != self.name.lower():
@@ -78,24 +82,35 @@ BF16 = ElementType(
     widen="__bfloat162float",
     narrow="__float2bfloat16",
 )
-TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f")
+TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f", rounded="wmma::__float_to_tf32")
 F32 = ElementType("f32", "float", "float", 32, 24, zero="0.0f")
 F64 = ElementType("f64", "double", "double", 64, 53, zero="0.0")
-S8 = ElementType("s8", "signed char", "signed char", 8, 7, integer=True)
+S8 = ElementType("s8", "signed char", "signed char", 8, 7, integer=True, widen="static_cast<float>", narrow="to_s8")
 U8 = ElementType("u8", "unsigned char", "unsigned char", 8, 8, integer=True)
-S32 = ElementType("s32", "int", "int", 32, 31, integer=True)
+S32 = ElementType("s32", "int", "int", 32, 31, integer=True, widen="__int2float_rn")
 S4 = ElementType("s4", "int", "wmma::experimental::precision::s4", 4, 3, integer=True, experimental=True)
 U4 = ElementType("u4", "int", "wmma::experimental::precision::u4", 4, 4, integer=True, experimental=True)
 B1 = ElementType("b1", "int", "wmma::experimental::precision::b1", 1, 1, integer=True, experimental=True)
 
 ELEMENT_TYPES: dict[str, ElementType] = {t.name: t for t in (F16, BF16, TF32, F32, F64, S8, U8, S32, S4, U4, B1)}
 
+#: What sums of a type may become in D: their own type first, then those that are made of them on the way.
+RESULTS: dict[str, tuple[str, ...]] = {
+    "f32": ("f32", "f16", "bf16"),
+    "f16": ("f16", "f32", "bf16"),
+    "f64": ("f64",),
+    "s32": ("s32", "s8"),
+}
+
 #: Names that people ask for and that WMMA does not have, each with the sentence that says so.
 ABSENT_TYPES: dict[str, str] = {
-    "fp8": "WMMA has no 8-bit floating point type; fp8 products exist in mma.sync and wgmma only",
-    "e4m3": "WMMA has no 8-bit floating point type; fp8 products exist in mma.sync and wgmma only",
-    "e5m2": "WMMA has no 8-bit floating point type; fp8 products exist in mma.sync and wgmma only",
-    "char": "plain char is no WMMA operand, because its sign is the platform's choice; ask for s8 or u8",
+    **dict.fromkeys(
+        ("fp8", "e4m3", "e5m2"),
+        "WMMA has no 8-bit floating point type on any architecture; fp8 products begin with mma.sync on sm_89 and "
+        "wgmma on sm_90",
+    ),
+    "char": "plain char is no WMMA operand on any architecture, because its sign is the platform's choice; ask for s8 "
+    "or u8, which begin with sm_72",
     "s16": "WMMA has no 16-bit integer type",
     "fp16": "the word is f16",
     "half": "the word is f16",
@@ -107,5 +122,7 @@ ABSENT_TYPES: dict[str, str] = {
     "int": "the word is s32",
 }
 
+if not {name for row in RESULTS.items() for name in (row[0], *row[1])} <= ELEMENT_TYPES.keys():
+    raise ValueError("a result is of no known type")
 if len(ELEMENT_TYPES) != 11:
     raise ValueError("two element types share a name")

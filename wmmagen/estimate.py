@@ -60,6 +60,10 @@ _LDSM_BYTES = 512
 _ASYNC_COPY, _COPY, _MATRIX_LOAD, _LOOP = 3, 4, 2, 20
 #: Multiply-adds of one machine instruction: HMMA.1688 of Turing, HMMA.16816 of its successors.
 _TURING_PRODUCTS, _PRODUCTS = 1024, 2048
+#: Of types whose machine instruction is another one: HMMA.1688 of tf32, DMMA.884.
+_OTHER_PRODUCTS = {"tf32": 1024, "f64": 256}
+#: Bytes that a warp loads of fragments by one instruction, where that is no LDSM: LDS.32 of tf32, LDS.64 of f64.
+_OTHER_LOADS = {"tf32": 128, "f64": 256}
 #: 2^10 bytes of L1 and shared memory together, by the first compute capability that has them.
 #: Source: CUDA C++ Programming Guide, "Compute Capabilities", unified data cache.
 _DATA_CACHE_KB = {75: 96, 80: 192, 86: 128, 87: 192, 89: 128, 90: 256, 120: 128}
@@ -304,16 +308,19 @@ class _Launch:
     def _issued(self) -> float:
         """Machine instructions of a block's warps in a slice."""
         c, known, one = self._config, self._known, self._work.slice
-        products = one.multiply_adds / (_TURING_PRODUCTS if self._sm < 80 else _PRODUCTS)
+        a = c.operation.a
+        products = one.multiply_adds / (_TURING_PRODUCTS if self._sm < 80 else _OTHER_PRODUCTS.get(a.name, _PRODUCTS))
         tiles = (known["WARP_M"] + known["WARP_N"]) * c.inst.k * known["A_BITS"] // 8
-        loads = max(tiles // _LDSM_BYTES, 1) * c.k_steps * self._warps
+        loads = max(tiles // _OTHER_LOADS.get(a.name, _LDSM_BYTES), 1) * c.k_steps * self._warps
+        # What is rounded behind its load takes an instruction for each register.
+        rounded = tiles // (4 * WARP_SIZE) * c.k_steps * self._warps if a.rounded else 0
         copies = 0
         if c.feed is Feed.SHARED:
             copies = one.global_load_requests * (_COPY if c.copy is Copy.LD else _ASYNC_COPY)
         else:
             loads = one.global_load_requests
         spilled = self._spilled() / (4 * WARP_SIZE)
-        return float(products + _MATRIX_LOAD * loads + copies + spilled + _LOOP * self._warps)
+        return float(products + _MATRIX_LOAD * loads + rounded + copies + spilled + _LOOP * self._warps)
 
     def _waits(self, busy: float) -> float:
         """Cycles of a slice in which no warp of a block can multiply, were the block alone.
@@ -428,13 +435,13 @@ def _rate(config: KernelConfig, chip: Chip) -> float:
     if rate is None:
         raise ConfigError(
             f"the rate of {chip.name} for {o.a.name} products summed in {o.acc.name} is not in the table of chips",
-            "estimates are made for a=f16 and a=bf16",
+            "choose another --chip",
         )
-    return rate * chip.wmma_share
+    return rate * chip.share(o.a.name)
 
 
 def _published(o: Operation, chip: Chip) -> float | None:
-    return chip.f16_per_clock(o.acc.name) if o.a.name in ("f16", "bf16") else None
+    return chip.per_clock(o.a.name, o.acc.name)
 
 
 def _data_cache_bytes(sm: int) -> int:

@@ -81,8 +81,9 @@ def prepare(inputs: Inputs) -> Freivalds | None:
         return None  # its steps are no sums of products
     unit, alpha, beta = _scale(p)
     largest = abs(alpha) * inputs.bound + abs(beta) * _largest(inputs.c)
-    # 2^-24 is the smallest f16; every wider type goes on below it.
-    if not alpha or not inputs.guaranteed or largest > p.operation.d.exact_limit or unit < -24:
+    # 2^-24 is the smallest f16; every wider type goes on below it, and integers have no fractions.
+    smallest = 0 if p.operation.d.integer else -24
+    if not alpha or not inputs.guaranteed or largest > p.operation.d.exact_limit or unit < smallest:
         return None
     entries = _entry_bits(inputs, largest)
     if entries < _LEAST_BITS:

@@ -32,7 +32,7 @@ class MachineCode:
     the address space: the C++ calls lose it, and their loads become generic ones.
 
     Attributes:
-        matrix: opcode and types.
+        matrix: opcode and types; behind them ``.SAT`` where integer sums saturate.
         shared: loads from shared memory, along and across.
         from_global: loads from global memory, along and across.
         stores: of accumulators to global memory; more than one where architectures or ways to write it differ.
@@ -59,6 +59,8 @@ class Instruction:
         product: how elements are multiplied: ``mul``, or ``xor`` and ``and`` of bits, whose ones are counted.
         removed_sm: first architecture for which it is documented as removed; 0 for none.
         machine: what it must become in machine code; None where there is no evidence yet.
+        hidden: what the calls of nvcuda::wmma move through generic addresses, because they lose the address space:
+            fragments of A and B (``operands``), tiles of sums (``tiles``). PTX names the space for these.
     """
 
     a: ElementType
@@ -74,6 +76,7 @@ class Instruction:
     product: str = "mul"
     removed_sm: int = 0
     machine: MachineCode | None = None
+    hidden: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         warp_bits = WARP_SIZE * REGISTER_BITS
@@ -83,6 +86,8 @@ class Instruction:
         ):
             if registers * warp_bits < bits:
                 raise ValueError(f"{self}: {registers} registers per thread cannot hold {operand}")
+        if not set(self.hidden) <= {"operands", "tiles"}:
+            raise ValueError(f"{self}: {self.hidden} names something else than operands and tiles")
         if self.acc_registers * warp_bits != self.m * self.n * self.acc.bits:
             raise ValueError(f"{self}: the accumulator fragments do not hold D exactly once")
 
@@ -106,10 +111,13 @@ def _three(
     min_sm: int,
     registers: dict[str, tuple[int, int, int]],
     machine: Callable[[str], MachineCode],
+    hidden: tuple[str, ...] = (),
 ) -> tuple[Instruction, ...]:
     """The three shapes that f16, bf16 and the 8-bit integers share."""
     shapes = {"16x16x16": (16, 16, 16), "32x8x16": (32, 8, 16), "8x32x16": (8, 32, 16)}
-    return tuple(Instruction(a, acc, *shapes[s], min_sm, *registers[s], machine=machine(s)) for s in shapes)
+    return tuple(
+        Instruction(a, acc, *shapes[s], min_sm, *registers[s], machine=machine(s), hidden=hidden) for s in shapes
+    )
 
 
 def _32_bit_stores(shape: str) -> tuple[str, ...]:
@@ -138,9 +146,8 @@ def _int8(word: str) -> Callable[[str], MachineCode]:
     return machine
 
 
-#: A generic store is what ``store_matrix_sync`` becomes for these two; it stands outside of the main loop.
-_TF32 = MachineCode("HMMA.F32.TF32", ("LDS.32", "LDS.32"), ("LDG.32", "LDG.32"), ("STG.64", "ST.64"))
-_F64 = MachineCode("DMMA", ("LDS.64", "LDS.64"), ("LDG.64", "LDG.64"), ("STG.128", "ST.128"))
+_TF32 = MachineCode("HMMA.F32.TF32", ("LDS.32", "LDS.32"), ("LDG.32", "LDG.32"), ("STG.64",))
+_F64 = MachineCode("DMMA", ("LDS.64", "LDS.64"), ("LDG.64", "LDG.64"), ("STG.128",))
 
 _F16_F32 = dict.fromkeys(("16x16x16", "32x8x16", "8x32x16"), (8, 8, 8))
 _F16_F16 = dict.fromkeys(("16x16x16", "32x8x16", "8x32x16"), (8, 8, 4))
@@ -150,11 +157,11 @@ _INT8 = {"16x16x16": (2, 2, 8), "32x8x16": (4, 1, 8), "8x32x16": (1, 4, 8)}
 INSTRUCTIONS: tuple[Instruction, ...] = (
     *_three(dtypes.F16, dtypes.F32, 70, _F16_F32, _f16_f32),
     *_three(dtypes.F16, dtypes.F16, 70, _F16_F16, _f16_f16),
-    *_three(dtypes.BF16, dtypes.F32, 80, _BF16, _bf16),
+    *_three(dtypes.BF16, dtypes.F32, 80, _BF16, _bf16, ("operands",)),
     *_three(dtypes.S8, dtypes.S32, 72, _INT8, _int8("S8")),
     *_three(dtypes.U8, dtypes.S32, 72, _INT8, _int8("U8")),
-    Instruction(dtypes.TF32, dtypes.F32, 16, 16, 8, 80, 4, 4, 8, machine=_TF32),
-    Instruction(dtypes.F64, dtypes.F64, 8, 8, 4, 80, 2, 2, 4, machine=_F64),
+    Instruction(dtypes.TF32, dtypes.F32, 16, 16, 8, 80, 4, 4, 8, machine=_TF32, hidden=("operands", "tiles")),
+    Instruction(dtypes.F64, dtypes.F64, 8, 8, 4, 80, 2, 2, 4, machine=_F64, hidden=("operands", "tiles")),
     Instruction(dtypes.S4, dtypes.S32, 8, 8, 32, 75, 1, 1, 2, ("rc",), removed_sm=90),
     Instruction(dtypes.U4, dtypes.S32, 8, 8, 32, 75, 1, 1, 2, ("rc",), removed_sm=90),
     Instruction(dtypes.B1, dtypes.S32, 8, 8, 128, 75, 1, 1, 2, ("rc",), "xor", removed_sm=90),

@@ -88,10 +88,9 @@ class Request:
             words.append(f"c{o.added.name}")
         if o.epilogue != widest.epilogue:
             words.append(o.epilogue.in_name)
-        if o.residue != widest.residue:
-            words.append(str(o.residue))
-        if o.batched:
-            words.append(str(o.batch))
+        words += [
+            str(getattr(o, key)) for key in ("residue", "overflow", "batch") if getattr(o, key) != getattr(widest, key)
+        ]
         if (o.align_a, o.align_b, o.align_d) != (widest.align_a, widest.align_b, widest.align_d):
             words.append(f"align{o.align_a}x{o.align_b}x{o.align_d}")
         # A file has the name, too, and an @ in it would be one for some tools.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wmmagen import instructions, sass
-from wmmagen.config import Copy, Feed, KernelConfig, Reduction, Residency, Residue, Store
+from wmmagen.config import Copy, Feed, KernelConfig, Overflow, Reduction, Residency, Residue, Store
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import MachineCode
 from wmmagen.nvrtc import Binary
@@ -224,9 +224,10 @@ def _products(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop], machi
     """Matrix instructions of another kind than the row's, and loops that hold no whole number of a K step's."""
     found = []
     words = Counter(product.word for op in kernel.ops if (product := sass.product(op)) is not None)
-    if wrong := {word: count for word, count in sorted(words.items()) if word != machine.matrix}:
+    promised = machine.matrix + (".SAT" if config.operation.overflow is Overflow.SATURATE else "")
+    if wrong := {word: count for word, count in sorted(words.items()) if word != promised}:
         listed = ", ".join(f"{count} {word}" for word, count in wrong.items())
-        found.append(f"matrix instructions {listed}, where {machine.matrix} is promised")
+        found.append(f"matrix instructions {listed}, where {promised} is promised")
     frags, inst = config.frags, config.inst
     # Partial sums that live in global memory need no fragment each, and their loops need not be unrolled.
     count = 1 if config.residency is Residency.GLOBAL else frags.m * frags.n

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from wmmagen import coverage, layout
 from wmmagen.arch import WARP_SIZE, Arch
 from wmmagen.backends import Bytes, Launch, Pointer
+from wmmagen.dtypes import ElementType
 from wmmagen.instructions import INSTRUCTIONS, Instruction
 from wmmagen.render import render_loop
 from wmmagen.timing import Data
@@ -29,34 +30,46 @@ from wmmagen.timing import Data
 Array = npt.NDArray[Any]
 Access = Literal["read", "write", "copy"]
 
-#: Elements of a warp's tile, each way, in the loop that loads nothing: 16 independent sums of the usual shapes.
+#: Elements of a warp's tile, each way, in the loop that loads nothing: 16 independent sums of the usual shapes. Sums of
+#: 64 bits would fill the registers, so these tiles and those below are half as high and wide there.
 REGISTER_TILE = 64
 #: Warps of its block: one for each scheduler of a multiprocessor.
 REGISTER_WARPS = 4
-#: Steps of one launch of it: a millisecond on a large card, beside which stores and the launch itself weigh little.
+#: Steps of one launch of it, of products 16 deep: a millisecond on a large card, beside which stores and the launch
+#: itself weigh little.
 REGISTER_STEPS = 4096
+_DEPTH = 16
 #: Warp tiles of the loop that is fed from shared memory, in elements.
 SHARED_TILES = ((32, 32), (32, 64), (64, 32), (64, 64))
 SHARED_WARPS = 2, 2
 #: Steps of a turn: the second half of them takes back what the first half adds.
 SHARED_K_STEPS = 4
 SHARED_STEPS = 4096
-#: Elements of 16 bits behind each row of shared memory: its stride is then an odd multiple of 16 bytes.
-SHARED_PAD = 8
+#: Bits behind each row of shared memory: its stride is then an odd multiple of 16 bytes.
+SHARED_PAD_BITS = 128
+#: The guide aligns every fragment to as many bits.
+_FRAGMENT_BITS = 256
 MEMORY_THREADS = 256
 MEMORY_UNROLL = 4
 VECTOR_BYTES = 16
 
 #: Largest magnitudes of the operand whose halves cancel and of the other one, by accumulator. Those of f32 are what a
 #: product of K = 4096 allows; in f16 every sum of a launch stays below 2^11.
-_MAGNITUDES = {"f32": (64, 64), "f16": (2, 1)}
+_MAGNITUDES = {"f32": (64, 64), "f16": (2, 1), "f64": (64, 64), "s32": (64, 64)}
+#: Deviation of normal integers of 8 bits, and the middle of those without a sign.
+_SIGMA, _MIDDLE = 32.0, 128.0
 _SEED = 20
 
 
-def made() -> tuple[Instruction, ...]:
-    """The instructions for which kernels are generated today, and therefore loops."""
-    types, sums = coverage.GENERATED["a"], coverage.GENERATED["acc"]
-    return tuple(i for i in INSTRUCTIONS if i.a.name in types and i.acc.name in sums)
+def made(types: Sequence[str] = ("f16",)) -> tuple[Instruction, ...]:
+    """The instructions on operands of ``types`` for which kernels are generated today, and therefore loops."""
+    known, sums = coverage.GENERATED["a"], coverage.GENERATED["acc"]
+    return tuple(i for i in INSTRUCTIONS if i.a.name in types and i.a.name in known and i.acc.name in sums)
+
+
+def _halved(extent: int, inst: Instruction) -> int:
+    """An extent of a warp's tile, half of it where sums have 64 bits."""
+    return extent // (inst.acc.bits // 32) if inst.acc.bits > 32 else extent
 
 
 class Products(Protocol):
@@ -140,18 +153,28 @@ def _packed(values: Array, inst: Instruction) -> Bytes:
     return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], data: Data, most: int) -> Array:
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], data: Data, most: int, element: ElementType) -> Array:
     """Normal values, or integers without zeros up to ``most``."""
+    signed = element.name != "u8"
     if data == "normal":
         normal: Array = rng.standard_normal(shape, np.float32)
-        return normal
-    integers: Array = rng.integers(1, most + 1, shape) * rng.choice((-1, 1), shape)
-    return integers
+        if not element.integer:
+            return normal
+        # Both ends of the type, without the lowest value, whose negative is beyond it.
+        middle = 0.0 if signed else _MIDDLE
+        return np.clip(np.rint(normal * _SIGMA + middle), -element.exact_limit if signed else 0, element.exact_limit)
+    integers: Array = rng.integers(1, most + 1, shape)
+    return integers * rng.choice((-1, 1), shape) if signed else integers
 
 
-def _cancelling(rng: np.random.Generator, shape: tuple[int, ...], data: Data, most: int) -> Array:
-    """Values whose second half, along the second axis, is the first half's negative."""
-    first = _drawn(rng, (shape[0], shape[1] // 2, *shape[2:]), data, most)
+def _cancelling(rng: np.random.Generator, shape: tuple[int, ...], data: Data, most: int, element: ElementType) -> Array:
+    """Values whose second half, along the second axis, is the first half's negative.
+
+    Integers without a sign have no negatives: their sums grow and wrap, which is exact.
+    """
+    if element.name == "u8":
+        return _drawn(rng, shape, data, most, element)
+    first = _drawn(rng, (shape[0], shape[1] // 2, *shape[2:]), data, most, element)
     return np.concatenate([first, -first], axis=1)
 
 
@@ -174,7 +197,8 @@ class RegisterLoop:
     @property
     def frags(self) -> tuple[int, int]:
         """Fragments of A and of B that a warp holds."""
-        return REGISTER_TILE // self.inst.m, REGISTER_TILE // self.inst.n
+        tile = _halved(REGISTER_TILE, self.inst)
+        return tile // self.inst.m, tile // self.inst.n
 
     @property
     def rotates_a(self) -> bool:
@@ -196,7 +220,7 @@ class RegisterLoop:
 
     @property
     def turns(self) -> int:
-        return REGISTER_STEPS // self.steps
+        return REGISTER_STEPS * _DEPTH // self.inst.k // self.steps
 
     def text(self, arch: Arch) -> str:
         i, (frags_m, frags_n) = self.inst, self.frags
@@ -209,7 +233,7 @@ class RegisterLoop:
             "STEPS": (self.steps, "steps of a turn"),
             "WARPS": (self.warps, "warps of a block"),
         }
-        return render_loop("registers", self.entry, i.a, i.acc, constants, {"rotates_a": self.rotates_a})
+        return render_loop("registers", self.entry, i, constants, {"rotates_a": self.rotates_a})
 
     def products(self, turns: int) -> int:
         return turns * self.steps * self.frags[0] * self.frags[1]
@@ -237,9 +261,9 @@ def _register_operands(loop: RegisterLoop, data: Data) -> tuple[Array, Array]:
     frags_m, frags_n = loop.frags
     a_shape, b_shape = (loop.warps, frags_m, inst.m, inst.k), (loop.warps, frags_n, inst.k, inst.n)
     if loop.rotates_a:
-        a, b = _cancelling(rng, a_shape, data, rotating), _drawn(rng, b_shape, data, other)
+        a, b = _cancelling(rng, a_shape, data, rotating, inst.a), _drawn(rng, b_shape, data, other, inst.a)
     else:
-        a, b = _drawn(rng, a_shape, data, other), _cancelling(rng, b_shape, data, rotating)
+        a, b = _drawn(rng, a_shape, data, other, inst.a), _cancelling(rng, b_shape, data, rotating, inst.a)
     if data == "integers":
         # What is left over of a turn: one product in each row or column, which tells how many turns there were.
         if loop.rotates_a:
@@ -249,9 +273,17 @@ def _register_operands(loop: RegisterLoop, data: Data) -> tuple[Array, Array]:
     return a, b
 
 
+def tiles_of(inst: Instruction) -> tuple[tuple[int, int], ...]:
+    """The warp tiles of its loops that are fed from shared memory, in elements."""
+    return tuple((_halved(m, inst), _halved(n, inst)) for m, n in SHARED_TILES)
+
+
 @dataclass(frozen=True)
 class SharedLoop:
-    """Products of fragments that are loaded from padded shared memory in every step.
+    """Products of fragments that are loaded from shared memory in every step.
+
+    Rows are padded. Where a step along K is less than a fragment's alignment, as it is of bytes, the tiles of each step
+    lie together instead, and their rows without a gap.
 
     Attributes:
         inst: what it multiplies by.
@@ -287,11 +319,21 @@ class SharedLoop:
 
     @property
     def shared_bytes(self) -> int:
-        return sum(self.block) * (self.depth + SHARED_PAD) * self.inst.a.bits // 8
+        return sum(self.block) * (self.depth + self.pad) * self.inst.a.bits // 8
+
+    @property
+    def apart(self) -> bool:
+        """Whether the tiles of each step along K lie together, apart from those of other steps."""
+        return self.inst.k * self.inst.a.bits % _FRAGMENT_BITS != 0
+
+    @property
+    def pad(self) -> int:
+        """Elements behind each row."""
+        return 0 if self.apart else SHARED_PAD_BITS // self.inst.a.bits
 
     @property
     def turns(self) -> int:
-        return SHARED_STEPS // SHARED_K_STEPS
+        return SHARED_STEPS * _DEPTH // self.inst.k // SHARED_K_STEPS
 
     def text(self, arch: Arch) -> str:
         i, (frags_m, frags_n), (block_m, block_n) = self.inst, self.frags, self.block
@@ -308,11 +350,11 @@ class SharedLoop:
             "BLOCK_M": (block_m, "rows of the block's tile"),
             "BLOCK_N": (block_n, "columns of it"),
             "LDS": (
-                self.depth + SHARED_PAD,
+                i.k if self.apart else self.depth + self.pad,
                 "elements from row to row of A in shared memory, from column to column of B",
             ),
         }
-        return render_loop("shared", self.entry, i.a, i.acc, constants, {})
+        return render_loop("shared", self.entry, i, constants, {"apart": self.apart})
 
     def products(self, turns: int) -> int:
         return turns * SHARED_K_STEPS * self.frags[0] * self.frags[1]
@@ -334,8 +376,8 @@ def _shared_operands(loop: SharedLoop, data: Data) -> tuple[Array, Array]:
     rng = np.random.default_rng(_SEED)
     cancelling, other = _MAGNITUDES[loop.inst.acc.name]
     (block_m, block_n), half = loop.block, loop.depth // 2
-    a = _cancelling(rng, (block_m, loop.depth), data, cancelling)
-    b = np.tile(_drawn(rng, (block_n, half), data, other), (1, 2))
+    a = _cancelling(rng, (block_m, loop.depth), data, cancelling, loop.inst.a)
+    b = np.tile(_drawn(rng, (block_n, half), data, other, loop.inst.a), (1, 2))
     if data == "integers":
         a[np.arange(block_m), np.arange(block_m) % half] += 1
     return a, b
@@ -435,4 +477,4 @@ def memory_text(access: Access) -> str:
         "UNROLL": (MEMORY_UNROLL, "accesses of a thread that are under way at a time; `accesses` is a multiple of it"),
     }
     more = {"reads": access != "write", "writes": access != "read"}
-    return render_loop("memory", memory_entry(access), None, None, constants, more)
+    return render_loop("memory", memory_entry(access), None, constants, more)

@@ -14,7 +14,17 @@ from typing import Any
 
 from wmmagen import coverage, derive, rules, space
 from wmmagen.arch import Arch
-from wmmagen.config import OPERATION_KEYS, KernelConfig, Layout, Operation, Problem, read_value, spell, values_of
+from wmmagen.config import (
+    OPERATION_KEYS,
+    KernelConfig,
+    Layout,
+    Operation,
+    Overflow,
+    Problem,
+    read_value,
+    spell,
+    values_of,
+)
 from wmmagen.rules import Rule
 
 #: Changes that are proposed together, at most; who needs more of them has asked for another kernel.
@@ -25,8 +35,11 @@ _JUDGED = 2000
 _ORDER = (
     "pad_a", "pad_b", "pad_d", "store", "stages", "copy", "arrange_a", "arrange_b", "fragment_buffers", "min_blocks",
     "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "reduction",
-    "inst", "acc", "d", "layout", "a",
+    "inst", "overflow", "acc", "d", "layout", "a",
 )  # fmt: skip
+
+#: Keys of an operation that are structure.
+_CHOICES: Mapping[str, tuple[Any, ...]] = {"layout": tuple(Layout), "overflow": tuple(Overflow)}
 
 Point = Mapping[str, Any]
 
@@ -129,8 +142,8 @@ class _Search:
         present = point[axis]
         if axis in ("a", "acc", "d"):
             values = tuple(read_value(axis, text) for text in coverage.GENERATED[axis])
-        elif axis == "layout":
-            values = tuple(Layout)
+        elif axis in _CHOICES:
+            values = _CHOICES[axis]
         else:
             values = self._axes_of(_operation(point))[axis]
         others = [value for value in values if value != present]

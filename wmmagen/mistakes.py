@@ -123,6 +123,10 @@ PANELS = "raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=
 PANELS_GLOBAL = "raster=panels2,layout=cc,warps=1x2,frags=1x1,k_steps=2,feed=global,store=direct"
 TILES_WIDE = "inst=32x8x16,layout=rr,arrange_b=tiles,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=1,store=direct"
 TILES_TALL = "inst=8x32x16,layout=rr,arrange_a=tiles,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=direct"
+TF32 = "a=tf32,layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct"
+TF32_STAGED = "a=tf32,layout=cr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=staged"
+U8 = "a=u8,warps=1x2,frags=2x1,k_steps=4,copy=ld,stages=2,store=direct"
+U8_SINGLE = "a=u8,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=1,store=staged"
 EDGE_CP = (
     "residue=predicated,layout=rr,warps=2x1,frags=1x4,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=direct"
 )
@@ -547,6 +551,18 @@ _RESULTS = (
         (Edit("__float2half(sums.of[e])",
               "__float2half(__uint_as_float(__float_as_uint(sums.of[e]) & 0xffffe000u))"),),
         (LD1_STAGED, LD1_STAGED.replace("layout=cc", "layout=rr")), words=_WRONG,
+    ),
+    Mutant(
+        "tf32-unrounded", "floats are multiplied as tf32 without being rounded to it", "LeetCUDA #277",
+        (Edit("    fragment.x[e] = wmma::__float_to_tf32(fragment.x[e]);\n", "    ;\n", 2),),
+        (TF32, TF32_STAGED), words=_WRONG,
+    ),
+    Mutant(
+        "bytes-with-a-sign", "bytes without a sign are multiplied as if they had one", "",
+        (Edit("INST_K, unsigned char, wmma", "INST_K, signed char, wmma", 2),
+         Edit("const unsigned char* a_tile = ", "const signed char* a_tile = (const signed char*)"),
+         Edit("const unsigned char* b_tile = ", "const signed char* b_tile = (const signed char*)")),
+        (U8, U8_SINGLE), words=_WRONG,
     ),
     Mutant(
         "rounded-before-c", "the product is rounded to f16 before C is added", "",

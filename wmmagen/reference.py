@@ -7,9 +7,16 @@ bits):
 
     f16 2^11    bf16 2^8    f32 2^24    f64 2^53    s32 2^31 - 1 (K < 2^17 for s8)
 
-An epilogue with factors goes on in f32. A factor is p·2^e with an odd p; in units of the smaller of the two powers of
-two, alpha·A·B + beta·C is an integer, and so are both of its terms. As long as |alpha|·Σ|a||b| + |beta|·|c| is at most
-2^24 of these units, f32 holds all of them, in whatever order and with or without fused operations.
+Beyond that, s32 wraps, which is exact in any order, too. Where it saturates instead, order counts, unless all products
+have one sign.
+
+An epilogue with factors goes on in f32, or in f64 beside sums of f64. A factor is p·2^e with an odd p; in units of the
+smaller of the two powers of two, alpha·A·B + beta·C is an integer, and so are both of its terms. As long as
+|alpha|·Σ|a||b| + |beta|·|c| is at most 2^24 of these units (2^53), the type holds all of them, in whatever order and
+with or without fused operations.
+
+A kernel has to round tf32 operands, which lie in memory as floats: :func:`unrounded` gives floats that round to the
+integers of the inputs, so that a kernel that leaves them as they are is wrong.
 
 The generator proves the bounds on the arrays that it returns. The reference itself is computed in float32, float64 or
 int64, whichever counts exactly up to the proved bound; never in half precision.
@@ -25,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from wmmagen.config import LINEAR, Operation, Order, Problem, Raster
-from wmmagen.dtypes import ElementType
+from wmmagen.config import LINEAR, Operation, Order, Overflow, Problem, Raster
+from wmmagen.dtypes import RESULTS, ElementType
 from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
@@ -53,7 +60,9 @@ F16_MAX = 65_504
 FIELD_A, FIELD_B = 3, 2
 #: Largest magnitude of C beside it.
 FIELD_C = 3
-PATTERNS = ("auto", "field", "positions")
+PATTERNS = ("auto", "field", "positions", "extremes")
+#: Epilogues with factors compute in one of these, in units from its smallest normal number on, IEEE 754.
+_UNITS = {"f32": SINGLE_UNITS, "f64": range(-1022, 1024 - 53)}
 #: A factor that leaves less room than this to Σ|a||b| or to |c| leaves inputs that show few mistakes.
 LEAST_ROOM = 64
 #: In a chain of steps: magnitudes of C, R and biases where all is exact, and where a function makes of large numbers
@@ -81,7 +90,7 @@ class Inputs:
         problem: what they are operands of.
         a: logical A, m×k integers, read-only. Widen before multiplying: the dtype is not wide enough for products.
         b: logical B, k×n integers, read-only.
-        pattern: ``auto``, ``field``, ``positions``, or ``given`` for a caller's own arrays.
+        pattern: ``auto``, ``field``, ``positions``, ``extremes``, or ``given`` for a caller's own arrays.
         bound: proved: no sum of |a||b| over K exceeds it.
         limit: up to here the accumulator is exact, the epilogue is exact beside this C, and D is finite.
         c: logical C, m×n integers, read-only; None where nothing reads C.
@@ -100,11 +109,19 @@ class Inputs:
     @property
     def guaranteed(self) -> bool:
         """Whether every order of summation gives the same bits."""
-        return self.bound <= self.limit
+        o = self.problem.operation
+        if self.bound <= self.limit or o.epilogue.steps or not o.acc.integer:
+            return self.bound <= self.limit
+        return o.overflow is Overflow.WRAP or (_one_sided(self.a) and _one_sided(self.b))
 
     def __str__(self) -> str:
         word = "within" if self.guaranteed else "beyond"
         return f"{self.problem} {self.pattern}: sums of |a||b| up to {self.bound}, {word} the exact limit {self.limit}"
+
+
+def _one_sided(values: Array) -> bool:
+    """Whether no two values have different signs."""
+    return bool(values.min(initial=0) == 0 or values.max(initial=0) == 0)
 
 
 def accumulation_limit(operation: Operation) -> int:
@@ -120,7 +137,7 @@ class Room:
     Attributes:
         exponent: of the unit, the smaller power of two of the two factors.
         alpha, beta: the factors; integers.
-        total: up to here |alpha|·Σ|a||b| + |beta|·|c| is exact in f32, and D is finite.
+        total: up to here |alpha|·Σ|a||b| + |beta|·|c| is exact in the factors' type, and D is finite.
     """
 
     exponent: int
@@ -133,7 +150,8 @@ def room_of(problem: Problem) -> Room:
     """The room of a problem whose epilogue has factors."""
     (p, e), (q, f) = factor_parts(problem.alpha), factor_parts(problem.beta)
     unit = min([power for odd, power in ((p, e), (q, f)) if odd], default=0)
-    total = SINGLE_LIMIT if unit in SINGLE_UNITS else 0
+    factor = problem.operation.factor
+    total = factor.exact_limit if unit in _UNITS[factor.name] else 0
     if problem.operation.d.name == "f16":
         total = min(total, F16_MAX << -unit if unit < 0 else F16_MAX >> unit)
     return Room(unit, p << (e - unit) if p else 0, q << (f - unit) if q else 0, total)
@@ -224,7 +242,8 @@ def _largest_c(problem: Problem) -> int:
             p, e = factor_parts(factor)
             raise ConfigError(
                 f"{word} = {factor:g} is {p} * 2^{e} as a C float: "
-                f"for alpha = {problem.alpha:g} and beta = {problem.beta:g} to stay exact in f32 and in "
+                f"for alpha = {problem.alpha:g} and beta = {problem.beta:g} to stay exact in "
+                f"{problem.operation.factor.name} and in "
                 f"{problem.operation.d.name}, "
                 f"{'sums of |a||b|' if word == 'alpha' else 'elements of C'} may reach {max(left, 0)} only",
                 f"inputs that show mistakes need {LEAST_ROOM}: give small integers times powers of two, "
@@ -315,6 +334,23 @@ def _positions(problem: Problem) -> tuple[Array, Array]:
     i, j, k = (np.arange(extent, dtype=np.int64) for extent in (problem.m, problem.n, problem.k))
     a, b = (3 * i[:, None] + k) % 7, (k[:, None] + 5 * j) % 11
     return a.astype(np.int32), b.astype(np.int32)
+
+
+def _extreme(operation: Operation) -> int:
+    """The end of an integer operand's type that makes the largest product: -128 of s8, 255 of u8."""
+    ends = np.iinfo(value_dtype(operation.a))
+    return int(ends.min or ends.max)
+
+
+def largest_product(operation: Operation) -> int:
+    """Of two integer operands."""
+    return _extreme(operation) ** 2
+
+
+def _extremes(problem: Problem) -> tuple[Array, Array]:
+    """A and B, all of whose products are the largest."""
+    value = _extreme(problem.operation)
+    return np.full((problem.m, problem.k), value, np.int32), np.full((problem.k, problem.n), value, np.int32)
 
 
 def _c_of(problem: Problem, seed: int, pattern: str, largest: int) -> Array | None:
@@ -419,12 +455,19 @@ def _seal(
 
 
 def _require_known(operation: Operation) -> None:
-    """Refuse what the reference has no semantics for: factors are C floats, and scale sums that an f32 holds."""
-    types = {operation.acc.name, operation.d.name, operation.added.name}
-    if operation.epilogue.steps and types - {"f16", "bf16", "f32"}:
+    """Refuse what the reference has no semantics for: factors are floats, and leave no integer exact."""
+    o, acc, d = operation, operation.acc, operation.d
+    if is_chain(o) or o.c is not None:
+        if {acc.name, d.name, o.added.name} - {"f16", "bf16", "f32"}:
+            raise NotGeneratedYet(
+                f"the reference knows epilogue={o.epilogue} from f16 and f32 to f16, bf16 and f32, "
+                f"not from {acc.name} to {d.name} with c={o.added.name}",
+                "use epilogue=none, or epilogue=linear without c",
+            )
+    elif o.scaled and (d.name not in RESULTS.get(acc.name, ()) or (d.integer and d == acc)):
         raise NotGeneratedYet(
-            f"the reference knows epilogue={operation.epilogue} from f16 and f32 to f16, bf16 and f32, "
-            f"not from {operation.acc.name} to {operation.d.name} with c={operation.added.name}",
+            f"the reference knows epilogue={o.epilogue} from f16 and f32 to f16, bf16 and f32, from f64 to "
+            f"f64 and from s32 to s8, not from {acc.name} to {d.name}",
             "use epilogue=none",
         )
 
@@ -442,6 +485,10 @@ def demand(problem: Problem, pattern: str) -> None:
         raise ConfigError(f"pattern {pattern!r} is not known", "patterns: " + " ".join(PATTERNS))
     if pattern == "field" and problem.operation.a.name == "u8":
         raise ConfigError("pattern 'field' has negative values, u8 has none", "use pattern 'auto'")
+    if pattern == "extremes" and not problem.operation.a.integer:
+        raise ConfigError(
+            f"pattern 'extremes' is of integers, {problem.operation.a.name} is none", "use pattern 'auto'"
+        )
     _largest_c(problem)
 
 
@@ -451,12 +498,13 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     ``auto`` takes the largest magnitudes that K, the accumulator and D allow, without zeros; where K is longer than
     the accumulator can count it thins out the rows of A. ``field`` is the published pattern of the field, bounded by
     6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7 and
-    B[k, j] = (k + 5j) % 11, bounded by its own values. C, where it is read, has no zeros in any of them.
+    B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type,
+    everywhere: with K = 131,072, sums of s8 are 2^31. C, where it is read, has no zeros in any of them.
 
     Args:
         problem: sizes, types and factors.
         seed: another seed, other values; 0 to 2^30 - 1. ``positions`` has one set of values.
-        pattern: ``auto``, ``field`` or ``positions``.
+        pattern: one of :data:`PATTERNS`.
 
     Raises:
         ConfigError: no such pattern or seed, a pattern that the operand type cannot hold, a sub-byte type, or factors
@@ -475,6 +523,9 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     if pattern == "positions":
         a, b = _positions(problem)
         return _seal(problem, a, b, c, pattern, _proved_bound(a, b, limit), beside)
+    if pattern == "extremes":
+        a, b = _extremes(problem)
+        return _seal(problem, a, b, c, pattern, cheap_bound(a, b), beside)
     if limit < LEAST_ROOM and is_chain(problem.operation):
         raise ConfigError(
             f"epilogue={problem.operation.epilogue}: for every step to stay exact in f32, and D finite in "
@@ -585,6 +636,34 @@ def normal_inputs(problem: Problem, seed: int = 0) -> tuple[Array, ...]:
     return draw(p.m, p.k, o.a), draw(p.k, p.n, o.a), *matrices, *vectors
 
 
+def unrounded(values: Array, element: ElementType, stream: int) -> Array:
+    """What lies in memory where a kernel has to round operands: floats that it makes ``values`` of, zeros as they are.
+
+    Each is moved by up to half a step of ``element``, to both sides and as far as the ties, which go away from zero.
+    So a kernel that cuts off what is too long is wrong in about half of them.
+
+    Args:
+        values: rows × cols, exact in ``element``.
+        element: their type; where nothing is to be rounded, the values themselves.
+        stream: another one, other floats.
+    """
+    if not element.rounded:
+        return values
+    exact = values.astype(np.float32)
+    # 13 bits of f32 are beyond tf32: from half a step below in magnitude to just below half a step above.
+    rows, cols = exact.shape
+    beyond = (_hashed(rows, cols, stream) & np.uint32(0x1FFF)) - np.uint32(0x1000)
+    moved = np.where(exact == 0, np.uint32(0), exact.view(np.uint32) + beyond).view(np.float32)
+    if not np.array_equal(rounded_to_tf32(moved), exact):
+        raise AssertionError("floats were made that do not round to their integers")
+    return moved
+
+
+def rounded_to_tf32(values: Array) -> Array:
+    """Finite ``float32`` values rounded as cvt.rna.tf32.f32 does: to nearest, ties away from zero."""
+    return ((values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 def _to_tf32(values: Array) -> Array:
     """Finite ``float32`` values rounded to the 11 bits of significand of tf32, ties to even; 13 bits are dropped."""
     wide = values.view(np.uint32)
@@ -671,6 +750,8 @@ def finish(problem: Problem, sums: Array, c: Array | None = None, beside: Mappin
         c: the elements of C beside them, of a shape that broadcasts; None where C is not read.
         beside: what else a chain reads, of shapes that broadcast; of a function in it, this is the float64 value.
     """
+    if problem.operation.acc.integer:
+        sums = _held(sums, problem.operation)
     if is_chain(problem.operation):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return np.asarray(_through(problem, Reals(), _chain_values(problem, sums, c, beside or {})))
@@ -684,6 +765,14 @@ def finish(problem: Problem, sums: Array, c: Array | None = None, beside: Mappin
     return np.asarray(alpha * sums.astype(np.float64) + scaled if problem.alpha else scaled)
 
 
+def _held(sums: Array, operation: Operation) -> Array:
+    """Exact sums as an integer accumulator holds them in the end; ``int64``."""
+    ends = np.iinfo(value_dtype(operation.acc))
+    if operation.overflow is Overflow.SATURATE:
+        return np.clip(sums, ends.min, ends.max)
+    return sums.astype(value_dtype(operation.acc)).astype(np.int64)
+
+
 def round_once(exact: Array, element: ElementType) -> Array:
     """Exact values as D holds them, in the dtype of ``layout.value_dtype(element)``.
 
@@ -691,9 +780,13 @@ def round_once(exact: Array, element: ElementType) -> Array:
         exact: any shape; ``int64``, or ``float64`` from :func:`finish`.
         element: D's type.
 
-    Floating types round once to nearest, ties to even, and overflow to infinity. Integer types wrap, as the
-    accumulators do: mma_sync saturates only when asked (CUDA C++ Programming Guide, Warp Matrix Functions).
+    Floating types round once to nearest, ties to even, and overflow to infinity. Integers of integers wrap, as the
+    accumulators do: mma_sync saturates only when asked (CUDA C++ Programming Guide, Warp Matrix Functions). Integers of
+    what was scaled are rounded to nearest, ties to even, and held at the ends of their type.
     """
+    if element.integer and exact.dtype == np.float64:
+        ends = np.iinfo(value_dtype(element))
+        return np.clip(np.rint(exact), ends.min, ends.max).astype(value_dtype(element))
     if element.integer:
         return exact.astype(value_dtype(element))
     if element.name == "f64":
@@ -786,6 +879,9 @@ def restrict(inputs: Inputs, rows: Array, cols: Array) -> Inputs:
 _MOST_SHARED = 48
 #: Factors that a linear epilogue is checked with: plain, odd and negative, without C, without A and B, a fraction.
 FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
+#: What alpha is a multiple of where D is s8, by the type of A and B: with it most sums of the checked problems end
+#: within the type, some of them on ties, and some beyond its ends. Sums of u8 have one sign.
+_BYTE_SCALES = {"s8": 2.0**-9, "u8": 2.0**-14}
 #: What other numbers of a call a chain is checked with: scales, and bounds between which some elements lie.
 _CALLS = {"scale": (0.5, -1.5, 2.0), "low": (-6.0, -50.0, -1.5), "high": (80.0, 75.0, 20.0)}
 
@@ -902,7 +998,9 @@ def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
     if not e.scaled:
         return problems
-    turns = itertools.cycle(FACTORS)
+    o = problems[0].operation
+    scale = _BYTE_SCALES[o.a.name] if o.d.integer else 1.0
+    turns = itertools.cycle((scale * alpha, beta) for alpha, beta in FACTORS)
     return tuple(replace(p, alpha=alpha, beta=beta) for p, (alpha, beta) in zip(problems, turns, strict=False))
 
 

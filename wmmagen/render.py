@@ -16,13 +16,14 @@ from typing import Any
 
 import jinja2
 
-from wmmagen import coverage, derive, formula, rules, selftest
+from wmmagen import coverage, derive, formula, instructions, rules, selftest
 from wmmagen.arch import Arch
 from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
 from wmmagen.expr import Expr
+from wmmagen.instructions import REGISTER_BITS, Instruction
 from wmmagen.rounding import FUNCTION_ULPS, precise
 from wmmagen.rules import Rule, Scope
 
@@ -48,12 +49,16 @@ _CALL_NAMES = {
     **_ADDRESSES,
     "WORKSPACE_BYTES": "workspace_size",
 }
-#: The type of alpha and beta, and of the arithmetic on them.
-_FACTOR = "float"
 #: What carries a copy of so many bytes through registers.
 _VECTOR_TYPES = {16: "int4", 8: "int2", 4: "int", 2: "short", 1: "char"}
+#: The same of elements of 64 bits: of an int4 the compiler makes several stores where the elements around are wider.
+_WIDE_VECTOR_TYPES = {16: "double2", 8: "double"}
 #: Around each matrix of the self-test; a multiple of every alignment that a launcher asks for.
 _GUARD_BYTES = 4096
+#: What the self-test includes beside the types.
+_RUNTIME = "cuda_runtime.h"
+#: The self-test's integers are C ints.
+_INT_MAX = 2**31 - 1
 #: Sums that functions of an epilogue are tried on: beyond, most of them make of every number the same.
 _MOST_OF_FUNCTIONS = 64
 _WIDTH = 118
@@ -170,11 +175,16 @@ def include_guard(symbol: str) -> str:
 def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
     """The program that checks the kernel, which :func:`render` exports under ``symbol``, in its user's own build."""
     symbol = symbol or name_of(config)
+    o, factor = config.operation, config.operation.factor
     calls = [
-        {"what": s.what, "status": s.status.value, "changes": [(f, _argument(f, v)) for f, v in s.changes.items()]}
+        {
+            "what": s.what,
+            "status": s.status.value,
+            "changes": [(f, _argument(f, v, factor)) for f, v in s.changes.items()],
+        }
         for s in selftest.spoilt_calls(config)
     ]
-    acceptable = ", ".join(_argument(field, value) for field, value in selftest.acceptable(config).items())
+    acceptable = ", ".join(_argument(field, value, factor) for field, value in selftest.acceptable(config).items())
     return _fill(
         "selftest.cu.jinja",
         {
@@ -183,9 +193,9 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "symbol": symbol,
             "acceptable": acceptable,
             "spoilt": calls,
-            "factor": _FACTOR,
+            "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
             "ulps": FUNCTION_ULPS,
-            "tried": _tried(config.operation),
+            "tried": _tried(o),
         },
         numbers=_selftest_numbers(config),
     )
@@ -194,8 +204,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
 def render_loop(
     kind: str,
     kernel: str,
-    a: ElementType | None,
-    acc: ElementType | None,
+    inst: Instruction | None,
     constants: Mapping[str, tuple[int, str]],
     structure: Mapping[str, Any],
 ) -> str:
@@ -204,22 +213,36 @@ def render_loop(
     Args:
         kind: which template.
         kernel: the kernel's symbol.
-        a, acc: element types of operands and of sums; None where nothing is multiplied.
+        inst: what multiplies; None where nothing does.
         constants: by name, value and meaning.
         structure: what else the template asks of ``v``.
     """
-    headers = sorted({t.header for t in (a, acc) if t is not None and t.header} | {"mma.h"})
+    a, acc = (None, None) if inst is None else (inst.a, inst.acc)
     declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
-    v = {name: value for name, (value, _) in constants.items()} | dict(structure)
-    context = {"kernel": kernel, "a": a, "acc": acc, "headers": headers, "v": v}
+    # Fragments of the loops that load them come from shared memory, A in rows and B in columns.
+    v = {name: value for name, (value, _) in constants.items()} | dict(structure) | {"feed_shared": True}
+    if inst is not None:
+        v |= {f"{of}_FRAGMENT_BITS": n * REGISTER_BITS for of, n in (("A", inst.a_registers), ("B", inst.b_registers))}
+    context = {
+        "kernel": kernel,
+        "a": a,
+        "acc": acc,
+        "headers": _headers(a, acc),
+        "v": v,
+        "slot": {"operands": "ptx" if inst is not None and "operands" in inst.hidden else "call"},
+        "order_a": "row_major",
+        "order_b": "col_major",
+        "saturated": "",
+    }
     return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
 
 
-def _argument(field: str, value: int | float) -> str:
+def _argument(field: str, value: int | float, factor: ElementType) -> str:
     """An argument of the launcher in C++: an address, a factor or a number."""
     if field in selftest.ADDRESSES:
         return f"at({value})" if value else "nullptr"
-    return f"{value:.1f}f" if isinstance(value, float) else str(value)
+    suffix = "f" if factor.bits == 32 else ""
+    return f"{value:.1f}{suffix}" if isinstance(value, float) else str(value)
 
 
 def _selftest_numbers(config: KernelConfig) -> str:
@@ -229,7 +252,7 @@ def _selftest_numbers(config: KernelConfig) -> str:
     o = config.operation
     split, shared = not known["reduction_none"], known["reduction_workspace"]
     letters, names = selftest.matrices(config), selftest.pointers(config)
-    most = min(o.acc.exact_limit, o.d.exact_limit)
+    most = min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX)
     if not o.epilogue.exact:
         most = _MOST_OF_FUNCTIONS
     meanings = ("M is a multiple of this", "N is one of this", "and K of this, a slice")
@@ -251,7 +274,7 @@ def _selftest_numbers(config: KernelConfig) -> str:
 
 
 def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:
-    known = derive.values(config, strict_isa=strict_isa)
+    known, o = derive.values(config, strict_isa=strict_isa), config.operation
     checks: dict[bool, list[dict[str, str]]] = {True: [], False: []}
     for rule, expr in _call_rules(known, strict_isa=strict_isa):
         assert rule.status is not None
@@ -288,9 +311,14 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "arrange_b": config.arrange_b.value,
             "share_a": _share(known, "A"),
             "share_b": _share(known, "B"),
+            **_movers(config),
         },
-        "headers": _headers(config),
-        "factor": _FACTOR,
+        # Tiles of sums come back where a matrix is added to fragments, where sums live in D, and where splits meet.
+        "loads_tiles": known["residency_global"]
+        or known["reduction_workspace"]
+        or (bool(o.epilogue.matrices) and known["store_direct"]),
+        "saturated": ", true" if known["overflow_saturate"] else "",
+        "headers": _headers(o.a, o.acc, o.d, o.added),
         "vector_a": _vector(known, "A"),
         "vector_b": _vector(known, "B"),
         "copy_bytes": sorted({known["A_COPY_BYTES"], known["B_COPY_BYTES"]}, reverse=True),
@@ -303,7 +331,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
 
 def _vector(known: Mapping[str, Any], operand: str) -> str:
     # A width that no copy has breaks a rule whose assertion stands in the text; any type serves beside it.
-    return _VECTOR_TYPES.get(known[f"{operand}_COPY_BYTES"], _VECTOR_TYPES[16])
+    types = _WIDE_VECTOR_TYPES if known["A_BITS"] == 64 else _VECTOR_TYPES
+    return types.get(known[f"{operand}_COPY_BYTES"], types[16])
 
 
 def _call_rules(known: Mapping[str, Any], *, strict_isa: bool) -> list[tuple[Rule, Expr]]:
@@ -331,7 +360,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
     chain = _chain(config)
     read = "".join(f"const void* {pointer}, " for pointer in chain["pointers"])
     leading = "".join(f"int ld{matrix}, " for matrix in chain["matrices"])
-    scalars = "".join(f", {_FACTOR} {scalar}" for scalar in chain["scalars"])
+    scalars = "".join(f", {o.factor.storage} {scalar}" for scalar in chain["scalars"])
     matrices = f"const void* A, const void* B, {read}void* D"
     if o.batch is Batch.POINTERS:
         matrices = matrices.replace("*", "* const*")
@@ -345,6 +374,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "a": o.a,
         "acc": o.acc,
         "d": o.d,
+        "factor": o.factor.storage,
         "v": v,
         "chain": chain,
         "chain_words": _chain_words(config),
@@ -405,6 +435,14 @@ def _pipeline(config: KernelConfig) -> str:
     return "single" if config.stages == 1 else f"prefetch{ahead}"
 
 
+def _movers(config: KernelConfig) -> dict[str, str]:
+    """What moves fragments and tiles of sums: the calls of nvcuda::wmma, or PTX where those lose the address space."""
+    c, o = config, config.operation
+    row = instructions.find(o.a, o.acc, c.inst.m, c.inst.n, c.inst.k)
+    hidden = row.hidden if row else ()
+    return {what: "ptx" if what in hidden else "call" for what in ("operands", "tiles")}
+
+
 def _store(config: KernelConfig) -> str:
     """The part that brings sums to D; where D may end within a tile, fragments alone do not."""
     if config.store is Store.DIRECT and config.operation.residue is Residue.PREDICATED:
@@ -435,7 +473,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
     o, e = config.operation, config.operation.epilogue
     pointers = [
         *((matrix.upper(), o.added.storage) for matrix in e.matrices),
-        *((vector, o.added.storage if vector in BIASES else _FACTOR) for vector in e.vectors),
+        *((vector, o.added.storage if vector in BIASES else o.factor.storage) for vector in e.vectors),
     ]
     columns = [vector for vector in e.vectors if not along_row(vector)]
     struct = {vector: "Added" if vector in BIASES else "Scales" for vector in columns}
@@ -445,7 +483,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "biases": [vector for vector in e.vectors if vector in BIASES],
         "scales": [vector for vector in e.vectors if vector not in BIASES],
         "scalars": e.scalars,
-        "scalar_parameters": ", ".join(f"{_FACTOR} {scalar}" for scalar in e.scalars),
+        "scalar_parameters": ", ".join(f"{o.factor.storage} {scalar}" for scalar in e.scalars),
         "scaled": e.scaled,
         "pointers": [name for name, _ in pointers],
         "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
@@ -467,7 +505,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
                 **{v: _widened(o.added, f"{_HELD[v]}.of[e]") for v in columns if v in BIASES},
                 **{v: f"{_HELD[v]}.of[e]" for v in columns if v not in BIASES},
                 "row": "row_of_d",
-                "col": f"static_cast<{_FACTOR}>(warp_col + col + e)",
+                "col": f"static_cast<{o.factor.storage}>(warp_col + col + e)",
             },
         ),
     }
@@ -493,9 +531,9 @@ def _of_row(o: Operation) -> list[str]:
     for vector in filter(along_row, o.epilogue.vectors):
         element = f"{vector}[warp_row + row]"
         element = _widened(o.added, element) if vector in BIASES else element
-        lines.append(f"const {_FACTOR} {_HELD[vector]} = {element};")
+        lines.append(f"const {o.factor.storage} {_HELD[vector]} = {element};")
     if o.epilogue.has("row"):
-        lines.append(f"const {_FACTOR} row_of_d = static_cast<{_FACTOR}>(warp_row + row);")
+        lines.append(f"const {o.factor.storage} row_of_d = static_cast<{o.factor.storage}>(warp_row + row);")
     return lines
 
 
@@ -535,7 +573,7 @@ def _chain_words(config: KernelConfig) -> list[str]:
         matrices = " and ".join(matrix.upper() for matrix in e.matrices)
         words.append(f"{matrices} (M x N, row-major) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
     for vector in e.vectors:
-        kind, extent = (o.added.name if vector in BIASES else _FACTOR), "M" if along_row(vector) else "N"
+        kind, extent = (o.added.name if vector in BIASES else o.factor.storage), "M" if along_row(vector) else "N"
         words.append(
             f"{vector} has {extent} elements, one for each {'row' if extent == 'M' else 'column'} of D, in {kind}."
         )
@@ -554,9 +592,9 @@ def _share(known: Mapping[str, Any], operand: str) -> str:
     return "scattered" if tiled and step % tile and tile % step else "column"
 
 
-def _headers(config: KernelConfig) -> list[str]:
-    o = config.operation
-    return sorted({t.header for t in (o.a, o.acc, o.d, o.added) if t.header} | {"mma.h"})
+def _headers(*types: ElementType | None) -> list[str]:
+    """What a text includes: only what its own types need, for a header of another type may not be there."""
+    return sorted({t.header for t in types if t is not None and t.header} | {"mma.h"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

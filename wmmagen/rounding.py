@@ -186,11 +186,12 @@ def _rounded(low: Array, high: Array) -> Between:
 
 
 def precise(d: ElementType) -> bool:
-    """Whether D's type can tell small relative errors: then a kernel takes the slower of two ways to a function.
+    """Whether D's type can tell small relative errors, or numbers near 0: then a kernel takes the slower of two ways.
 
     Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, erfcf(-x·sqrt(1/2)) / 2 and a division.
     """
-    return d.precision > F16.precision
+    # bf16 has fewer bits than f16, and the exponents of f32: far below 0 it shows all that is left of a gelu.
+    return d is not F16
 
 
 class Singles:

@@ -23,7 +23,7 @@ from wmmagen import derive, instructions
 from wmmagen.arch import FULL_GRID, Arch
 from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
-from wmmagen.dtypes import ELEMENT_TYPES
+from wmmagen.dtypes import ELEMENT_TYPES, RESULTS
 from wmmagen.epilogue import VECTORS
 from wmmagen.errors import IllegalConfig
 from wmmagen.expr import Expr, parse
@@ -345,6 +345,43 @@ _TYPES: tuple[Rule, ...] = (
         reason="Which lane holds which element is not specified and differs from type to type, so another type is made "
         "on the way through memory, never by copying elements from one fragment into another.",
         source=GUIDE,
+    ),
+    _rule(
+        "T152",
+        "result-type",
+        Scope.STATIC,
+        " or ".join(f"(acc_{acc} and ({_any('d', results)}))" for acc, results in RESULTS.items()),
+        when="store_staged",
+        says="sums become a type that is made of them",
+        message="sums in {acc} do not become {d}",
+        fix="; ".join(f"of {acc}: d={' or '.join(results)}" for acc, results in RESULTS.items()),
+        reason="A narrower D is worth a rounding where it saves bytes, and sums of f16 may go on in f32. Whole numbers "
+        "and fractions do not mix.",
+        source=CONTRACT,
+    ),
+    _rule(
+        "T153",
+        "scaled-bytes",
+        Scope.STATIC,
+        "epilogue_linear",
+        when="d_s8",
+        says="sums become bytes by a scale",
+        message="sums in {acc} of {a} products do not fit into {d} as they are, and epilogue={epilogue} has no scale",
+        fix="epilogue=linear, whose alpha is the scale, or d={acc}",
+        reason="A product of two bytes alone is wider than a byte.",
+        source=CONTRACT,
+    ),
+    _rule(
+        "T154",
+        "factors-are-floats",
+        Scope.STATIC,
+        "acc_f16 or acc_f32 or acc_f64 or d_s8",
+        when="epilogue_linear",
+        says="factors scale sums that are not whole numbers in D",
+        message="alpha and beta are floats, which hold whole numbers up to 2^24; {acc} sums that become {d} go beyond",
+        fix="epilogue=none, or d=s8, which is rounded anyway",
+        reason="D would be rounded although nobody asked for it.",
+        source=CONTRACT,
     ),
     _rule(
         "T155",
@@ -1093,10 +1130,36 @@ _COPIES: tuple[Rule, ...] = (
     ),
     *_copy_rules("A", 1),
     *_copy_rules("B", 2),
+    _rule(
+        "C561",
+        "store-within-tile",
+        Scope.STATIC,
+        "D_TILE_COLS % ALIGN_D == 0",
+        when="store_staged and d_s8",
+        says="a store of D stays within one instruction tile",
+        message="one store of D is {ALIGN_D} elements, and a row of an instruction tile is {D_TILE_COLS}",
+        fix="a smaller align_d, or an instruction shape that is wider along N",
+        reason="Sums are staged tile by tile, and only those of one tile lie side by side. Stores of wider elements "
+        "are never longer than a tile is wide.",
+        source=TEMPLATE,
+    ),
+    _rule(
+        "C562",
+        "store-share",
+        Scope.STATIC,
+        "INST_M * D_ROW_VECTORS % 32 == 0",
+        when="store_staged and d_s8",
+        says="the lanes of a warp share the stores of a row of tiles evenly",
+        message="a row of a warp's tiles is {INST_M} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot share "
+        "evenly",
+        fix="an even number of fragments across, or a smaller align_d",
+        reason="The loop over stores has no tail. A tile has 32 stores at least where elements are wider.",
+        source=TEMPLATE,
+    ),
 )
 
 
-def _meaningless(id: str, name: str, expr: str, when: str, key: str, only: str, why: str) -> Rule:
+def _meaningless(id: str, name: str, expr: str, when: str | None, key: str, only: str, why: str) -> Rule:
     return _rule(
         id,
         name,
@@ -1194,6 +1257,7 @@ _AXES: tuple[Rule, ...] = (
         knobs=("k_steps",),
         structural=True,
     ),
+    _meaningless("X618", "no-overflow", "overflow_wrap or acc_s32", None, "overflow", "wrap", "sums are not integers"),
     _rule(
         "X614",
         "sums-in-d",
@@ -1298,6 +1362,19 @@ _AXES: tuple[Rule, ...] = (
         message="reduction={reduction} with batch={batch}: a batch fills a device with the tiles of its products",
         fix="split_k=1,reduction=none, or batch=none",
         reason="The grid counts products and splits in the same dimension, and who has many products has many tiles.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X628",
+        "splits-of-floats",
+        Scope.STATIC,
+        "acc_f32 or acc_f16",
+        when="reduction_workspace or reduction_atomic",
+        says="sums of splits are added in float",
+        message="reduction={reduction} adds the sums of splits in float, which does not hold those in {acc}",
+        fix="split_k=1,reduction=none",
+        reason="Sums in f64 would be rounded, and those in s32 too, which wrap or saturate product by product.",
         source=TEMPLATE,
         structural=True,
     ),

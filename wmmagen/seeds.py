@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wmmagen.config import Copy, KernelConfig, Reduction, Store
+from wmmagen.dtypes import F16
 from wmmagen.space import Space, Value, config_of
 
 
 @dataclass(frozen=True)
 class Seed:
-    """The tiles of a kernel, in elements, as they are known by.
+    """The tiles of a kernel of f16, in elements, as they are known by.
+
+    Other operands have slices of as many bytes; where sums have 64 bits, tiles are half as high and wide.
 
     Attributes:
         block: rows and columns of a block's tile of D.
@@ -101,15 +104,17 @@ def _suited(sm: int) -> tuple[Seed, ...]:
 def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
     """The seed in counts of the space's first instruction, with each pad; nothing where they would not be whole."""
     live = space.live
-    if not all(live.values()) or space.operation.acc.bits > seed.acc_bits:
+    o = space.operation
+    smaller = 2 if o.acc.bits == 64 else 1
+    if not all(live.values()) or o.acc.bits // smaller > seed.acc_bits:
         return
     inst = live["inst"][0]
     divisions = {
         "warps_m": (seed.block[0], seed.warp[0]),
         "warps_n": (seed.block[1], seed.warp[1]),
-        "frags_m": (seed.warp[0], inst.m),
-        "frags_n": (seed.warp[1], inst.n),
-        "k_steps": (seed.depth, inst.k),
+        "frags_m": (seed.warp[0] // smaller, inst.m),
+        "frags_n": (seed.warp[1] // smaller, inst.n),
+        "k_steps": (seed.depth * F16.bits // o.a.bits, inst.k),
     }
     if any(whole % part for whole, part in divisions.values()):
         return
@@ -120,11 +125,15 @@ def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
     settled = {name: values[0] for name, values in live.items() if len(values) == 1}
     # Without a problem there is no telling what is worth splitting.
     slices = space.problem.k // seed.depth if space.problem else 0
-    for pad, (split_k, reduction) in itertools.product(live["pad_a"], _splits(seed, live, slices)):
+    # Rows first; bytes lie in tiles.
+    arrangements = itertools.product(live["arrange_a"], live["arrange_b"])
+    splits = list(_splits(seed, live, slices))
+    for (a, b), pad, (split_k, reduction) in itertools.product(arrangements, live["pad_a"], splits):
         # Atomics need the places of sums, which only a staged store knows.
         store = Store.STAGED if reduction is Reduction.ATOMIC else point["store"]
+        point |= {"arrange_a": a, "arrange_b": b, "pad_a": pad, "pad_b": pad}
         split = {"split_k": split_k, "reduction": reduction, "store": store}
-        yield config_of(space.operation, point | {"pad_a": pad, "pad_b": pad} | split | settled)
+        yield config_of(o, point | split | settled)
 
 
 def _splits(seed: Seed, live: Mapping[str, Sequence[Value]], slices: int) -> Iterator[tuple[Value, Value]]:

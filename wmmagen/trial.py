@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wmmagen import batched, chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
 from wmmagen.arch import Arch, occupancy
-from wmmagen.backends import Backend, Bytes, Launch, Pointer, Subject, Table, Wide, Zeroed
+from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, Table, Wide, Zeroed
 from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Reduction, Residue, Store
 from wmmagen.config import name as name_of
@@ -202,6 +202,7 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
     # Where sizes are multiples, the grid tells M.
     sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
+    of = Double if p.operation.factor.bits == 64 else float
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
@@ -218,7 +219,7 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
             *([] if workspace is None else [Pointer(len(images), workspace.offset)]),
             *sizes,
             *leading,
-            *(getattr(p, scalar) for scalar in e.scalars),
+            *(of(getattr(p, scalar)) for scalar in e.scalars),
             *strides,
         ),
         zeroed=zeroed,
@@ -246,6 +247,7 @@ def exact_case(
     pattern: str = "auto",
     shifts: Shifts = UNSHIFTED,
     above: int | None = FREIVALDS_ABOVE,
+    unrounded: bool = False,
 ) -> Case:
     """Exact inputs for ``problem`` with D poisoned and guard bands around everything; what must not be read is hostile.
 
@@ -255,6 +257,7 @@ def exact_case(
         shifts: where the matrices begin.
         above: multiply-adds from which on Freivalds' check stands for the full product, where D allows it; None for
             never.
+        unrounded: whether operands that a kernel has to round lie in memory as floats that have to be rounded.
 
     Raises:
         ConfigError: an unknown pattern, or a problem for which no inputs can be proved.
@@ -262,7 +265,7 @@ def exact_case(
     """
     if problem.operation.batched:
         raise ValueError(f"{problem} is a batch, and no single product")
-    return _placed(_proved(problem, pattern, above), shifts)
+    return _placed(_proved(problem, pattern, above), shifts, unrounded)
 
 
 @lru_cache(maxsize=_CASES_KEPT)
@@ -271,11 +274,13 @@ def exact_batch(
     pattern: str = "auto",
     shifts: Shifts = UNSHIFTED,
     above: int | None = FREIVALDS_ABOVE,
+    unrounded: bool = False,
 ) -> BatchCase:
     """As :func:`exact_case`, for every product of a batch; ``above`` counts the multiply-adds of one."""
     inputs = batched.exact_inputs(problem, pattern=pattern)
     stacks = batched.stacks(problem, shifts=shifts)
-    operands = ([one.a for one in inputs], [one.b for one in inputs], [one.c for one in inputs if one.c is not None])
+    stored = [_stored(one, unrounded) for one in inputs]
+    operands = ([a for a, _ in stored], [b for _, b in stored], [one.c for one in inputs if one.c is not None])
     buffers = [
         stack.pack(values) if _is_read(problem, letter) else stack.unreadable(infinite=letter == "A")
         for letter, stack, values in zip("ABC", stacks[:-1], operands, strict=False)
@@ -288,18 +293,21 @@ def checked_case(
     pattern: str = "auto",
     shifts: Shifts = UNSHIFTED,
     above: int | None = FREIVALDS_ABOVE,
+    unrounded: bool = False,
 ) -> Case | BatchCase:
     """:func:`exact_case`, or where ``problem`` is a batch, :func:`exact_batch`."""
-    return (exact_batch if problem.operation.batched else exact_case)(problem, pattern, shifts, above)
+    return (exact_batch if problem.operation.batched else exact_case)(problem, pattern, shifts, above, unrounded)
 
 
 def _is_read(problem: Problem, letter: str) -> bool:
     return bool(problem.beta if letter == "C" else problem.alpha and problem.k)
 
 
-def case_of(inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE) -> Case:
+def case_of(
+    inputs: Inputs, shifts: Shifts = UNSHIFTED, above: int | None = FREIVALDS_ABOVE, unrounded: bool = False
+) -> Case:
     """As :func:`exact_case`, for inputs that are there already."""
-    return _placed(_wanted(inputs, above), shifts)
+    return _placed(_wanted(inputs, above), shifts, unrounded)
 
 
 @lru_cache(maxsize=_CASES_KEPT)
@@ -315,15 +323,23 @@ def _wanted(inputs: Inputs, above: int | None) -> Wanted:
     return Wanted(inputs, reference.expected(inputs) if check is None else None, check)
 
 
-def _placed(wanted: Wanted, shifts: Shifts) -> Case:
+def _placed(wanted: Wanted, shifts: Shifts, unrounded: bool) -> Case:
     images = layout.images(wanted.inputs.problem, shifts=shifts)
-    return Case(wanted.inputs, images, _hostile_buffers(wanted.inputs, images), wanted.want, wanted.check)
+    return Case(wanted.inputs, images, _hostile_buffers(wanted.inputs, images, unrounded), wanted.want, wanted.check)
 
 
-def _hostile_buffers(inputs: Inputs, images: Sequence[Image]) -> tuple[Bytes, ...]:
+def _stored(inputs: Inputs, unrounded: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A and B as they lie in memory."""
+    if not unrounded:
+        return inputs.a, inputs.b
+    element = inputs.problem.operation.a
+    return reference.unrounded(inputs.a, element, 0), reference.unrounded(inputs.b, element, 1)
+
+
+def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = False) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them; infinities and NaN in those that its factors say not to read."""
     a, b, *others, d = images
-    operands = [a.pack(inputs.a), b.pack(inputs.b)]
+    operands = [image.pack(values) for image, values in zip((a, b), _stored(inputs, unrounded), strict=True)]
     if inputs.problem.alpha == 0:
         operands = [a.unreadable(infinite=True), b.unreadable()]
     for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
@@ -414,7 +430,7 @@ def check_run(
         IllegalConfig: ``config`` does not take ``problem``.
     """
     rules.demand(config, binary.arch, problem)
-    case = checked_case(problem, pattern, pointer_shifts(config), above)
+    case = checked_case(problem, pattern, pointer_shifts(config), above, unrounded=True)
     launch = launch_of(binary.entry, config, problem, case.images)
     if all(launch.grid):
         try:
@@ -454,6 +470,8 @@ def validate(
 ) -> list[Run]:
     """Checked runs on ``problems``, ending with the first wrong one; the first problem twice: repeated runs must agree.
 
+    Where sums are integers and ``backend`` is quick, sums that leave their type are checked, too.
+
     Args:
         pattern, above: as for :func:`check_run`.
 
@@ -464,11 +482,28 @@ def validate(
     """
     problems = list(problems)
     runs: list[Run] = []
-    for problem in [*problems, *problems[:1]]:
-        runs.append(check_run(config, binary, backend, problem, pattern=pattern, above=above))
+    asked = [(problem, pattern) for problem in [*problems, *problems[:1]]]
+    # What has no clock is slow, and the shortest sum that leaves s32 takes it ten seconds.
+    if backend.clocked and (beyond := overflowing(config)) is not None:
+        asked.append((beyond, "extremes"))
+    for problem, inputs in asked:
+        runs.append(check_run(config, binary, backend, problem, pattern=inputs, above=above))
         if not runs[-1].exact:
             break
     return runs
+
+
+def overflowing(config: KernelConfig) -> Problem | None:
+    """The shortest problem of one block on which the largest products leave the accumulator; None where none do.
+
+    Where D is scaled, its rounding would hide what the sums became.
+    """
+    o, known = config.operation, derive.values(config)
+    if not o.acc.integer or o.scaled:
+        return None
+    most = reference.largest_product(o)
+    slices = -(-(o.acc.exact_limit + 1) // (most * known["BLOCK_K"]))
+    return Problem.packed(o, known["BLOCK_M"], known["BLOCK_N"], slices * known["BLOCK_K"])
 
 
 def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Data = "normal") -> Subject:
@@ -521,7 +556,7 @@ def floor_us(problem: Problem, measured: Timing, device: str) -> float:
         measured.mode,
         operations=operations_of(problem) if problem.alpha else 0.0,
         moved_bytes=moved_bytes(problem),
-        operations_per_s=chip.f16_per_s(o.acc.name, clock_mhz) if o.a.name == "f16" else None,
+        operations_per_s=chip.per_s(o.a.name, o.acc.name, clock_mhz),
         l2_bytes_per_s=None if chip.l2_gb_per_s is None else chip.l2_gb_per_s * 1e9,
         dram_bytes_per_s=chip.dram_gb_per_s * 1e9 if cold else None,
     )

@@ -125,7 +125,7 @@ def test_a_problem_is_checked_too(ask: Callable[..., Answer]) -> None:
         (["check", "", "--arch", "sm_76"], "config", "sm_75"),
         (["check", "", "--arch", "sm_88"], "config", "sm_75"),
         (["check", "", "--arch", "sm_75", "--problem", "big"], "config", "2048"),
-        (["check", "a=bf16", "--arch", "sm_80"], "not-generated-yet", "made today"),
+        (["check", "a=s4,layout=rc", "--arch", "sm_80"], "not-generated-yet", "made today"),
         (["render", "pad_a=4", "--arch", "sm_75"], "illegal", "pad_a=0 or 8"),
         (["check", "missing.toml", "--arch", "sm_75"], "config", "TOML"),
         (["emit", "--best", "no_such_study", "--to", "out"], "study", "sweep"),

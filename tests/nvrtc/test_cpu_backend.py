@@ -59,7 +59,7 @@ def test_findings_are_in_the_verdict_even_where_values_are_right(binary: Binary)
 
 
 def test_accuracy_is_measured_without_a_card(compiled_once: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command = ["accuracy", "--arch", "sm_90", "--backend", "cpu", "--fix", "warps=1x1,frags=1x1,copy=ld,stages=1"]
+    command = ["accuracy", "--arch", "sm_90", "--backend", "cpu", "--fix", "a=f16,warps=1x1,frags=1x1,copy=ld,stages=1"]
     assert cli.run([*command, "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     single, half = (row["kernel"] for row in document["accumulation"] if row["a"] == "f16")

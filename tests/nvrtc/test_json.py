@@ -345,7 +345,7 @@ def test_more_memory_than_there_is_ends_with_3(
     [
         (["rules", "Z999"], "request"),
         (["check", "pda_a=8", "--arch", "sm_75"], "config"),
-        (["check", "a=bf16", "--arch", "sm_80"], "not-generated-yet"),
+        (["check", "a=s4,layout=rc", "--arch", "sm_80"], "not-generated-yet"),
         (["render", "pad_a=4", "--arch", "sm_75"], "illegal"),
         (["compile", "pad_a=4", "--arch", "sm_75"], "illegal"),
         (["validate", "", "--arch", "sm_75", "--alpha", "2"], "request"),

@@ -253,7 +253,8 @@ def test_where_the_c_calls_lose_the_address_space_the_lint_says_so(row: Instruct
     told = plain(row, "rc", together(LOST, ("rc",), 90)).defects
     assert any("generic accesses in the main loop" in text for text in told)
     assert any("which loads of its fragments from shared memory must become" in text for text in told)
-    assert not any("around the main loop" in text for text in told), "their generic stores are promised"
+    # The stores of bf16's sums are those of f16's.
+    assert any("around the main loop" in text for text in told) is ("tiles" in row.hidden)
 
 
 # compile -------------------------------------------------------------------------------------------------------------

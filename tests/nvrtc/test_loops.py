@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any, get_args
@@ -24,27 +25,45 @@ F32 = [inst for inst in MADE if inst.acc.name == "f32"]
 TILE = (32, 64)
 
 
+#: The first instruction of each other type.
+OTHERS = [loops.made((a,))[0] for a in ("bf16", "tf32", "f64", "s8", "u8")]
 #: Each instruction on one architecture, and each architecture with one instruction.
-PAIRS = [(inst, 90) for inst in MADE] + [(MADE[0], sm) for sm in (75, 80, 86, 100, 120)]
-SHARED_PAIRS = [*((inst, 90) for inst in F32), (MADE[0], OLDEST), (MADE[0], NEWEST)]
+#: Between DMMAs of sm_90 the assembler puts an instruction that does nothing.
+PAIRS = [(inst, 80 if inst.a.name == "f64" else 90) for inst in (*MADE, *OTHERS)] + [
+    (MADE[0], sm) for sm in (75, 80, 86, 100, 120)
+]
+SHARED_PAIRS = [*((inst, 90) for inst in (*F32, *OTHERS)), (MADE[0], OLDEST), (MADE[0], NEWEST)]
 MEMORY_SMS = (OLDEST, 90, NEWEST)
 ACCESSES = get_args(loops.Access)
+
+
+def tile_of(inst: Instruction) -> tuple[int, int]:
+    """The same of every type, in what its tiles are scaled by."""
+    return loops.tiles_of(inst)[loops.SHARED_TILES.index(TILE)]
 
 
 def memory_loop(access: Any) -> MemoryLoop:
     return MemoryLoop(access, 512, 3, 4)
 
 
+def text_of(loop: Any, sm: int) -> str:
+    """The text, in which shared memory of another type has another name: it is one variable for all namespaces."""
+    text: str = loop.text(ARCHS[sm])
+    if not isinstance(loop, SharedLoop):
+        return text
+    return re.sub(r"(?<![.\w])shared(?![.\w])", f"shared_{loop.inst.a.name}", text)
+
+
 @functools.cache
 def together(sm: int) -> Binary:
     """Every loop for an architecture, each in a namespace: headers are read, and nvdisasm starts, once for all."""
     register = [RegisterLoop(inst) for inst, its in PAIRS if its == sm]
-    shared = [SharedLoop(inst, TILE) for inst, its in SHARED_PAIRS if its == sm]
+    shared = [SharedLoop(inst, tile_of(inst)) for inst, its in SHARED_PAIRS if its == sm]
     memory = [memory_loop(access) for access in ACCESSES if sm in MEMORY_SMS]
     several = [*register, *shared, *memory]
     # The headers come first, so that the same lines within the namespaces bring nothing.
-    heads = "#include <cuda_fp16.h>\n#include <mma.h>\n"
-    texts = (f"namespace number_{n} {{\n{loop.text(ARCHS[sm])}\n}}\n" for n, loop in enumerate(several))
+    heads = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <mma.h>\n"
+    texts = (f"namespace number_{n} {{\n{text_of(loop, sm)}\n}}\n" for n, loop in enumerate(several))
     binary = nvrtc.compile_source(heads + "".join(texts), several[0].entry, ARCHS[sm])
     assert "warning" not in binary.log
     return binary
@@ -98,7 +117,7 @@ def test_products_in_registers_are_all_that_the_loop_holds(inst: Instruction, sm
 @pytest.mark.parametrize(("inst", "sm"), SHARED_PAIRS, ids=str)
 def test_fragments_from_shared_memory_are_loaded_in_every_turn(inst: Instruction, sm: int) -> None:
     assert inst.machine is not None
-    loop = SharedLoop(inst, TILE)
+    loop = SharedLoop(inst, tile_of(inst))
     ops = inner_loop(compiled(loop, sm), sass.Kind.MATRIX)
     demand_products(loop, ops)
     words = Counter(access.word for op in ops if (access := sass.access(op)) is not None)
@@ -122,10 +141,11 @@ def test_memory_is_accessed_in_16_bytes(access: Any, sm: int) -> None:
 
 def run(loop: Products, blocks: int, turns: int) -> list[Any]:
     buffers = loops.buffers(loop, blocks, "integers")
-    return CpuBackend().run(compiled(loop, 90), loops.launch(loop, blocks, turns), buffers)
+    sm = next(its for inst, its in PAIRS if inst == loop.inst) if isinstance(loop, RegisterLoop) else 90
+    return CpuBackend().run(compiled(loop, sm), loops.launch(loop, blocks, turns), buffers)
 
 
-@pytest.mark.parametrize("inst", MADE, ids=str)
+@pytest.mark.parametrize("inst", [*MADE, *OTHERS], ids=str)
 def test_the_executor_gets_the_exact_sums_of_registers(inst: Instruction) -> None:
     loop = RegisterLoop(inst)
     returned = run(loop, 1, 2)
@@ -135,9 +155,9 @@ def test_the_executor_gets_the_exact_sums_of_registers(inst: Instruction) -> Non
     assert "sums are wrong" in loops.wrong(loop, 1, 0, returned)
 
 
-@pytest.mark.parametrize("inst", F32, ids=str)
+@pytest.mark.parametrize("inst", [*F32, *OTHERS], ids=str)
 def test_the_executor_gets_the_exact_sums_from_shared_memory(inst: Instruction) -> None:
-    loop = SharedLoop(inst, TILE)
+    loop = SharedLoop(inst, tile_of(inst))
     returned = run(loop, 2, 1)
     assert loops.wrong(loop, 2, 1, returned) == ""
     assert "sums are wrong" in loops.wrong(loop, 2, 2, returned)

@@ -20,6 +20,7 @@ from wmmagen.config import (
     Layout,
     Operation,
     Order,
+    Overflow,
     Raster,
     Reduction,
     Residency,
@@ -108,6 +109,7 @@ _INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
+_F64 = "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4"
 _ATOMIC = "store=staged,split_k=2,reduction=atomic"
 
 #: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
@@ -118,7 +120,7 @@ BREAKS: dict[str, Break] = {
     "T103": Break("a=f64,acc=f64,d=f64,inst=16x16x16", "a=f64,acc=f64,d=f64,inst=8x8x4"),
     "T104": Break("a=s4,acc=s32,d=s32,layout=rc,inst=8x8x64,pad_a=32,pad_b=32", f"{_NIBBLES},layout=rc"),
     "T105": Break(f"{_BITS},inst=8x8x256", f"{_BITS},inst=8x8x128,warps=1x1"),
-    "T111": Break("acc=s32,store=staged", "acc=f16,store=staged"),
+    "T111": Break("acc=s32,d=s32", "acc=f16,d=f16"),
     "T112": Break("a=bf16,acc=f16,d=f16", "a=bf16,acc=f32"),
     "T113": Break("a=f64,acc=f32,d=f32,inst=8x8x4", "a=f64,acc=f64,d=f64,inst=8x8x4"),
     "T114": Break(f"{_BYTES},acc=f32", f"{_BYTES},acc=s32,d=s32"),
@@ -128,6 +130,9 @@ BREAKS: dict[str, Break] = {
         f"{_NIBBLES},layout=rc,arrange_b=tiles",
     ),
     "T151": Break("acc=f16", "acc=f16,store=staged"),
+    "T152": Break("d=f64,store=staged", "d=bf16,store=staged"),
+    "T153": Break(f"{_BYTES},acc=s32,d=s8,store=staged", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
+    "T154": Break(f"{_BYTES},acc=s32,d=s32,epilogue=linear", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
     "T155": Break(f"{_ATOMIC},acc=f16,d=f16", _ATOMIC),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
@@ -169,6 +174,14 @@ BREAKS: dict[str, Break] = {
     "C532": Break("align_b=16", "align_b=8"),
     "C541": Break(f"{_NIBBLES},layout=rc,align_a=1", f"{_NIBBLES},layout=rc,align_a=2"),
     "C542": Break(f"{_NIBBLES},layout=rc,align_b=1", f"{_NIBBLES},layout=rc,align_b=2"),
+    "C561": Break(
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=32x8x16,frags=2x8",
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=32x8x16,frags=2x8,align_d=8",
+    ),
+    "C562": Break(
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=8x32x16,warps=1x1,frags=4x1",
+        f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear,inst=8x32x16,warps=1x1,frags=4x1,align_d=8",
+    ),
     "C551": Break("copy=cpasync,align_a=1", "copy=cpasync,align_a=2"),
     "C552": Break("copy=cpasync,align_b=1", "copy=cpasync,align_b=2"),
     "X609": Break(f"{_GLOBAL},align_a=4", f"{_GLOBAL},align_a=8"),
@@ -179,6 +192,7 @@ BREAKS: dict[str, Break] = {
     "X615": Break("k_steps=3,fragment_buffers=2", "k_steps=3,fragment_buffers=2,stages=1"),
     "X616": Break(f"residue=predicated,{_GLOBAL}", "residue=predicated"),
     "X617": Break("residue=predicated,residency=global", "residue=predicated"),
+    "X618": Break("overflow=saturate", f"{_BYTES},acc=s32,d=s32,overflow=saturate"),
     "X614": Break("residency=global,store=staged", "residency=global,store=direct"),
     "X624": Break("split_k=2", "split_k=2,reduction=workspace"),
     "X625": Break("split_k=2,reduction=workspace,residency=global", "split_k=2,reduction=workspace"),
@@ -186,6 +200,10 @@ BREAKS: dict[str, Break] = {
     "X619": Break(f"{_ATOMIC},epilogue=linear", "store=staged,split_k=2,reduction=workspace,epilogue=linear"),
     "X620": Break("split_k=2,reduction=workspace,batch=strided", "split_k=2,reduction=workspace"),
     "X627": Break("split_k=2,reduction=workspace,residue=predicated", "split_k=2,reduction=workspace"),
+    "X628": Break(
+        "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4,split_k=2,reduction=workspace",
+        "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4",
+    ),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
@@ -265,6 +283,9 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "store": draw.choice(list(Store)),
         "fragment_buffers": draw.choice([1, 1, 2]),
         "min_blocks": draw.choice([1, 1, 1, 2, 20]),
+        "overflow": draw.choice(list(Overflow))
+        if row.acc.integer
+        else draw.choice([Overflow.WRAP] * 9 + [Overflow.SATURATE]),
         "raster": draw.choice([LINEAR, Raster(Order.GROUPED, 8), Raster(Order.PANELS, 3)]),
         "epilogue": draw.choice([Epilogue.NONE] * 4 + [Epilogue.LINEAR]),
         "batch": draw.choice([Batch.NONE] * 4 + [Batch.STRIDED]),

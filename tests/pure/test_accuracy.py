@@ -180,7 +180,7 @@ def test_keys_choose_rows_and_what_is_not_legal_is_told() -> None:
     assert types(pairs) == {("f16", "f16", "f16"), ("f16", "f16", "f32")} and not left_out
     pairs, left_out = accuracy.kernels(read_pairs("residency=global"), SM)
     assert types(pairs) == {("f16", "f32", "f32"), ("f16", "f16", "f16")}
-    assert len(left_out) == 2 and left_out[0].startswith("f16 operands, f32 sums, f16 D: X614 ")
+    assert len(left_out) == 4 and left_out[0].startswith("f16 operands, f32 sums, f16 D: X614 ")
     with pytest.raises(RequestError, match="no kernel for sm_75 has sums that round with acc=s32"):
         accuracy.kernels(read_pairs("acc=s32"), SM)
     with pytest.raises(RequestError, match="A·B"):
@@ -194,7 +194,13 @@ def test_keys_choose_rows_and_what_is_not_legal_is_told() -> None:
 def test_accumulation_and_storage_stand_apart() -> None:
     report = measured()
     assert report.right
-    (single, half), (narrowed, widened) = report.accumulation, report.storage
+    single, half = report.accumulation
+    stored = {(row.acc, row.d): row for row in report.storage}
+    narrowed, widened = stored["f32", "f16"], stored["f16", "f32"]
+    # bf16 has 8 bits: half a unit of its own, 2^-9 of the value at most.
+    for acc in ("f32", "f16"):
+        short = stored[acc, "bf16"]
+        assert short.differing == 0 and short.errors is not None and short.errors.largest_ulp <= 0.5
     assert (single.acc, half.acc) == ("f32", "f16")
     # Sums are rounded once to half here: half a unit at most, and no less for being stored in anything.
     assert half.kernel.errors is not None and 0.4 < half.kernel.errors.largest_ulp <= 0.51
@@ -227,8 +233,12 @@ def cut_off(name: str, d: np.ndarray) -> None:
 
 
 def overflown(name: str, d: np.ndarray) -> None:
-    if "_f16_f16_" in name:
+    if "_f16_f16_" in name and "_bf16_" not in name:
         d[3, :2] = np.inf
+
+
+def infinite(name: str, d: np.ndarray) -> None:
+    d.fill(np.inf if d.dtype.kind == "f" else 0x7F80)
 
 
 def test_sums_of_another_accumulator_break_the_bound() -> None:
@@ -243,7 +253,9 @@ def test_sums_of_another_accumulator_break_the_bound() -> None:
 def test_a_d_that_is_not_the_sum_rounded_once_is_told() -> None:
     report = measured(spoil=cut_off)
     assert not report.right and all(row.right for row in report.accumulation)
-    assert [row.differing for row in report.storage] == [SIZE[0] * SIZE[1], 0]
+    assert {(row.acc, row.d): row.differing for row in report.storage if row.differing} == {
+        ("f32", "f16"): SIZE[0] * SIZE[1]
+    }
     assert f"{SIZE[0] * SIZE[1]} elements NOT THE SUM ROUNDED ONCE" in show.accuracy(report, modelled=True)
 
 
@@ -253,7 +265,7 @@ def test_what_is_not_finite_is_counted_and_spoils_no_figure() -> None:
     assert (half.broken, half.not_finite, report.right) == (2, 2, False) and half.errors is not None
     json.dumps(report.as_json(), allow_nan=False)
     assert "2 of them not finite" in show.accuracy(report, modelled=False)
-    everything = measured("acc=f16," + SMALL, spoil=lambda name, d: d.fill(np.inf))
+    everything = measured("acc=f16," + SMALL, spoil=infinite)
     assert everything.accumulation[0].kernel.errors is None
     json.dumps(everything.as_json(), allow_nan=False)
     assert " - " in show.accuracy(everything, modelled=False)

@@ -35,8 +35,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "selftest": (("rules", "derive", "config", "epilogue"), ()),
     "render": (
         (
-            "selftest", "rules", "derive", "coverage", "config", "epilogue", "formula", "rounding", "arch", "dtypes",
-            "expr",
+            "selftest", "rules", "derive", "coverage", "config", "epilogue", "formula", "rounding", "arch",
+            "instructions", "dtypes", "expr",
         ),
         ("jinja2",),
     ),
@@ -210,7 +210,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
-    "seeds": (("space", "config"), ()),
+    "seeds": (("space", "config", "dtypes"), ()),
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
     "choose": (("records", "timing", "derive", "config", "arch"), ()),
     "manifest": (("render", "nvrtc", "records", "config", "errors"), ()),
@@ -228,7 +228,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("profile", "trial", "lint", "rules", "derive", "executor.counts", "config", "arch", "errors"),
         (),
     ),
-    "loops": (("backends", "coverage", "layout", "render", "instructions", "timing", "arch"), ()),
+    "loops": (("backends", "coverage", "layout", "render", "instructions", "dtypes", "timing", "arch"), ()),
     "ceilings": (("timing", "errors"), ()),
     "ceiling": (
         (

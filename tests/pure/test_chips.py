@@ -10,7 +10,7 @@ from wmmagen import chips, timing, trial
 from wmmagen.arch import ARCHS
 from wmmagen.chips import CHIPS, UNKNOWN_CLOCK_FACTOR, Chip
 from wmmagen.config import Epilogue, Operation, Problem
-from wmmagen.dtypes import BF16, F16, F32
+from wmmagen.dtypes import BF16, F16, F32, F64, S8, S32, TF32, U8
 from wmmagen.errors import LaunchFault
 from wmmagen.timing import Timing
 
@@ -66,11 +66,11 @@ def test_a_chip_is_found_by_its_whole_name() -> None:
 def test_a_rate_follows_the_clock_upwards_only() -> None:
     t4 = CHIPS["Tesla T4"]
     published = 65.1 * 1e12
-    assert t4.f16_per_s("f32", 1590.0) == t4.f16_per_s("f32", 585.0) == published
-    assert t4.f16_per_s("f32", 3180.0) == 2 * published
-    assert t4.f16_per_s("f32", None) == published * UNKNOWN_CLOCK_FACTOR
-    assert CHIPS["NVIDIA B200"].f16_per_s("f32", 1900.0) == 2250 * 1e12 * UNKNOWN_CLOCK_FACTOR
-    assert t4.f16_per_s("s32", 1590.0) is None
+    assert t4.per_s("f16", "f32", 1590.0) == t4.per_s("f16", "f32", 585.0) == published
+    assert t4.per_s("f16", "f32", 3180.0) == 2 * published
+    assert t4.per_s("f16", "f32", None) == published * UNKNOWN_CLOCK_FACTOR
+    assert CHIPS["NVIDIA B200"].per_s("f16", "f32", 1900.0) == 2250 * 1e12 * UNKNOWN_CLOCK_FACTOR
+    assert t4.per_s("f16", "s32", 1590.0) is None
 
 
 def test_the_floor_of_a_problem_is_its_operations_over_the_peak() -> None:
@@ -123,11 +123,21 @@ def test_a_time_below_the_floor_is_a_fault() -> None:
 
 def test_a_chip_or_a_type_without_a_row_has_the_limit_of_all() -> None:
     problem = square(4096)
-    for device, unknown in (("a card of NumPy (sm_75)", problem), (H200, square(4096, Operation(BF16, F32, F32)))):
+    # Ada has no f64 in its tensor cores.
+    ada = "NVIDIA GeForce RTX 4090 (sm_89)"
+    for device, unknown in (("a card of NumPy (sm_75)", problem), (ada, square(4096, Operation(F64, F64, F64)))):
         assert trial.floor_us(unknown, timed(50.0), device) == 0.0
         trial.demand_possible(unknown, timed(14.0), device)
         with pytest.raises(LaunchFault, match="TFLOP/s: a fault"):
             trial.demand_possible(unknown, timed(13.0), device)
+
+
+def test_each_type_has_the_floor_of_its_own_rate() -> None:
+    clock = timed(500.0, clock_range_mhz=(1830, 1830))
+    rates = ((BF16, F32, 989.4), (TF32, F32, 494.7), (F64, F64, 66.9), (S8, S32, 1978.9), (U8, S32, 1978.9))
+    for a, acc, rate in rates:
+        floor = trial.floor_us(square(4096, Operation(a, acc, acc)), clock, H200)
+        assert floor == 2 * 4096**3 / (rate * 1e12) * 1e6 / timing.FLOOR_MARGIN
 
 
 def test_nothing_to_compute_has_no_floor() -> None:
@@ -151,9 +161,9 @@ def test_what_an_estimate_counts_with_is_there() -> None:
         per_clock, multiprocessors, _ = UNITS.get(chip.name, (1024, 142, 0) if chip.name == "L40S" else (8192, 148, 0))
         assert chip.multiprocessors == multiprocessors
         # Documents round rates and clocks; units come in eights, and each rate is nearest to its own number of them.
-        found = chip.f16_per_clock("f16")
+        found = chip.per_clock("f16", "f16")
         assert found is not None and 8 * round(found / 8) == per_clock
-        assert chip.f16_per_clock("s32") is None
+        assert chip.per_clock("f16", "s32") is None
 
 
 @pytest.mark.parametrize(

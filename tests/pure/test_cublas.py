@@ -101,7 +101,7 @@ def test_more_than_are_asked_for_never_come() -> None:
     ("changed", "words"),
     [
         ({"acc_type": "f16"}, "cuBLASLt documents no product of f16/f16/f32"),
-        ({"a_type": "tf32"}, "cuBLASLt documents no product of tf32/f32/f32"),
+        ({"a_type": "u8"}, "cuBLASLt documents no product of u8/f32/f32"),
         ({"acc_type": "f16", "d_type": "f16", "alpha": 0.1}, "alpha = 0.1 is no f16"),
         ({"acc_type": "f16", "d_type": "f16", "beta": 2.0**20}, "beta = 1048576.0 is no f16"),
     ],

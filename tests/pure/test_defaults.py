@@ -32,6 +32,7 @@ OPEN: dict[str, list[str]] = {
     "pad_d": ["0", "4", "8"],
     "layout": ["rr", "rc", "cr", "cc"],
     "epilogue": ["none", "linear"],
+    "overflow": ["wrap", "saturate"],
     "residue": ["exact", "predicated"],
     "align_a": ["1", "2", "4", "8"],
     "align_b": ["1", "2", "4", "8"],
@@ -54,6 +55,10 @@ def impossible(pairs: str, sm: int, strict: bool) -> str:
     """The rule for which no configuration has these values; empty where there is one. Reasoned out by hand."""
     if pairs == "copy=cpasync" and sm < 80:
         return "C501"
+    if pairs in ("a=bf16", "a=tf32", "a=f64", "acc=f64", "d=f64") and sm < 80:
+        return "T131"
+    if pairs == "overflow=saturate":
+        return "X618"
     # Three buffers need copies past the registers.
     if pairs in ("stages=3", "stages=4") and sm < 80:
         return "C503"
@@ -212,7 +217,7 @@ def test_types_bring_their_own_defaults() -> None:
         "bf16": ("f32", "f32", "16x16x16", "rr"),
         "tf32": ("f32", "f32", "16x16x8", "rr"),
         "f64": ("f64", "f64", "8x8x4", "rr"),
-        "s8": ("s32", "s32", "16x16x16", "rr"),
+        "s8": ("s32", "s32", "16x16x16", "rc"),
         "s4": ("s32", "s32", "8x8x32", "rc"),
         "b1": ("s32", "s32", "8x8x128", "rc"),
     }

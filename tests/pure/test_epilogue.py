@@ -195,3 +195,13 @@ def test_a_chain_of_a_batch_is_known_and_not_made() -> None:
     chain = "epilogue=relu,batch=strided"
     assert "not generated yet for batches" in coverage.missing(config(chain))[0]
     assert coverage.missing(config("epilogue=linear,batch=strided")) == []
+
+
+@pytest.mark.parametrize("epilogue", ["relu", "linear+biascol"])
+@pytest.mark.parametrize(("types", "made"), [
+    ("a=f16,d=bf16", True), ("a=bf16", True), ("a=tf32", True), ("a=f64", False), ("a=s8", False), ("a=u8,d=s8", False),
+])  # fmt: skip
+def test_chains_are_made_of_sums_in_floats(types: str, made: bool, epilogue: str) -> None:
+    missing = coverage.missing(config(f"{types},epilogue={epilogue}"))
+    assert (missing == []) is made
+    assert made or "made today: none and linear, chains of steps for a=f16 bf16 tf32" in missing[0]

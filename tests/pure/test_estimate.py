@@ -187,10 +187,11 @@ def test_nothing_to_launch_takes_the_launch_and_no_more() -> None:
 
 
 def test_types_without_a_rate_have_no_estimate() -> None:
-    config = read_config("a=s8,acc=s32,d=s32", SM90)
-    assert not estimate.priced(config.operation, H200)
-    with pytest.raises(ConfigError, match="rate of H200 for s8"):
-        guess(config, Problem.packed(config.operation, 4096, 4096, 4096))
+    config = read_config("a=f64", ARCHS[89])
+    ada = chips.named("4090")
+    assert not estimate.priced(config.operation, ada) and estimate.priced(config.operation, H200)
+    with pytest.raises(ConfigError, match="rate of RTX 4090 for f64"):
+        estimate.estimate(config, ARCHS[89], ada, Problem.packed(config.operation, 4096, 4096, 4096))
 
 
 SKINNY = "warps=2x2,frags=2x2,k_steps=4,copy=cpasync,stages=4,fragment_buffers=2"

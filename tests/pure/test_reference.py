@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from wmmagen import dtypes as t
 from wmmagen import reference
-from wmmagen.config import Epilogue, Layout, Operation, Problem
+from wmmagen.config import Epilogue, Layout, Operation, Overflow, Problem
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.layout import decode, encode, images
 from wmmagen.reference import (
@@ -26,7 +27,9 @@ from wmmagen.reference import (
     problems_for,
     product,
     round_once,
+    rounded_to_tf32,
     tight_bound,
+    unrounded,
 )
 from wmmagen.verdict import Tiles, Verdict, explain, judge
 
@@ -236,7 +239,7 @@ def test_unknown_requests_are_refused() -> None:
             exact_inputs(problem, seed=seed)
     with pytest.raises(ConfigError, match="u8"):
         exact_inputs(Problem.packed(Operation(t.U8, t.S32, t.S32), 1, 1, 1), pattern="field")
-    for kinds in ((t.S8, t.S32, t.S32), (t.F64, t.F64, t.F64)):
+    for kinds in ((t.S8, t.S32, t.S32), (t.F64, t.F64, t.F32)):
         with pytest.raises(NotGeneratedYet, match="linear"):
             exact_inputs(Problem.packed(Operation(*kinds, epilogue=Epilogue.LINEAR), 1, 1, 1))
     with pytest.raises(ConfigError, match="b1"):
@@ -368,7 +371,44 @@ def test_integers_wrap() -> None:
     inputs = given_inputs(problem, np.full((1, k), -128), np.full((k, 1), -128))
     assert product(inputs)[0, 0] == 2**31
     assert expected(inputs)[0, 0] == -(2**31)
-    assert not inputs.guaranteed
+    # Sums that wrap are sums modulo 2^32, in any order.
+    assert inputs.guaranteed
+    extremes = exact_inputs(problem, pattern="extremes")
+    assert np.array_equal(extremes.a, inputs.a) and np.array_equal(extremes.b, inputs.b)
+
+
+def test_integers_saturate_where_it_is_asked() -> None:
+    k = 131_072
+    saturating = Operation(t.S8, t.S32, t.S32, overflow=Overflow.SATURATE)
+    inputs = exact_inputs(Problem.packed(saturating, 1, 1, k), pattern="extremes")
+    assert product(inputs)[0, 0] == 2**31 and expected(inputs)[0, 0] == 2**31 - 1
+    assert inputs.guaranteed, "all products have one sign"
+    mixed = np.where(np.arange(2 * k) < k, -128, 127)[None, :]
+    both = given_inputs(Problem.packed(saturating, 1, 1, 2 * k), mixed, np.full((2 * k, 1), -128))
+    assert not both.guaranteed, "it counts which end is met first"
+
+
+def test_scaled_bytes_are_rounded_to_even_and_held() -> None:
+    values = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 127.4, 127.5, 1e9, -128.5, -129.0])
+    assert round_once(values, t.S8).tolist() == [0, 2, 2, 0, -2, 127, 127, 127, -128, -128]
+    problem = Problem.packed(Operation(t.S8, t.S32, t.S8, Layout.RC, Epilogue.LINEAR), 48, 64, 96)
+    for alpha, beta in ((2.0**-9, 1.0), (-(2.0**-9), 0.5)):
+        d = expected(exact_inputs(dataclasses.replace(problem, alpha=alpha, beta=beta)))
+        inside = (np.abs(d.astype(int)) < 127).mean()
+        assert d.dtype == np.int8 and 0.5 < inside < 1, "most are within the type, and some beyond its ends"
+
+
+def test_floats_that_have_to_be_rounded() -> None:
+    """(1 + 2^-11) · 1 is 1 + 2^-10 in tf32: ties go away from zero."""
+    ties = np.array([1 + 2**-11, -(1 + 2**-11), 1 + 2**-11 - 2**-23, 1 + 3 * 2**-11], np.float32)
+    assert rounded_to_tf32(ties).tolist() == [1 + 2**-10, -(1 + 2**-10), 1.0, 1 + 2**-9]
+    values = exact_inputs(Problem.packed(Operation(t.TF32, t.F32, t.F32), 64, 64, 64)).a
+    for element, moves in ((t.TF32, True), (t.F32, False)):
+        stored = unrounded(values, element, 0)
+        assert np.array_equal(rounded_to_tf32(stored.astype(np.float32)), values)
+        cut = (stored.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+        assert bool((cut != values).mean() > 0.4) is moves
+    assert np.array_equal(unrounded(np.zeros((3, 4), np.int32), t.TF32, 1), np.zeros((3, 4)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

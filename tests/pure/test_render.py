@@ -61,6 +61,11 @@ MORE_STRUCTURES = (
     f"{GLOBAL},split_k=2,reduction=atomic,store=staged,pad_d=4,layout=rc",
     "copy=ld,stages=2,split_k=3,reduction=workspace,d=f16,store=staged,epilogue=linear+biascol+gelu",
     f"{GLOBAL},acc=f16,store=staged,pad_d=8,layout=cr,fragment_buffers=2,k_steps=4,raster=grouped4",
+    "copy=cpasync,stages=2,a=tf32,inst=16x16x8,epilogue=linear",
+    "copy=ld,stages=1,a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4,store=staged,pad_d=2,layout=rc",
+    f"{GLOBAL},a=tf32,inst=16x16x8,residency=global",
+    "copy=cpasync,stages=2,a=s8,acc=s32,d=s8,layout=rc,arrange_a=tiles,arrange_b=tiles,pad_a=16,pad_b=16,store=staged,"
+    "pad_d=4,epilogue=linear,overflow=saturate,k_steps=4",
     "copy=ld,stages=1,d=f16,c=f32,store=staged,"
     "epilogue=linear+biasrow+biascol+clamp+scale+scalerow+scalecol+gelu+residual+expr(max(acc,row*2)-min(col,1))",
     "copy=cpasync,stages=2,align_d=1,d=f16,store=staged,epilogue=biascol+gelutanh+residual",
@@ -127,7 +132,9 @@ def test_no_date_and_no_path(pairs: str, sm: int, strict: bool) -> None:
     text = text_of(pairs, sm, strict=strict)
     assert not re.search(r"\b(19|20)[0-9]{2}\b|[0-9]{1,2}:[0-9]{2}", text)
     assert str(ROOT) not in text and not re.search(r"(?<![*/:])/(home|tmp|usr|work|root|opt)\b", text)
-    assert "jinja" not in text.lower() and "{{" not in text and "{%" not in text and "{#" not in text
+    assert "jinja" not in text.lower() and "{{" not in text and "{#" not in text
+    # Operands of PTX are numbered behind a %, tags are words.
+    assert not re.search(r"\{%(?![0-9])", text)
 
 
 # Tidy.
@@ -273,7 +280,13 @@ def numbers(draw: random.Random, pairs: str) -> str:
         "k_steps": draw.choice((2, 3, 4)),
         "min_blocks": draw.choice((1, 2, 3)),
     }
-    if given.get("feed") != "global":
+    if "a" in given:
+        # Of these, the shape is a part of the text, and pads are others.
+        del values["inst"]
+        unit = 128 // given["a"].bits
+        values |= {"pad_a": draw.choice((unit, 2 * unit)), "pad_b": draw.choice((unit, 2 * unit))}
+        values |= {"pad_a": 0, "pad_b": 0} if given.get("feed") == "global" else {}
+    elif given.get("feed") != "global":
         values |= {"pad_a": draw.choice((8, 16, 24)), "pad_b": draw.choice((8, 16, 24))}
     if given.get("copy") == "cpasync":
         values["stages"] = draw.choice((2, 3, 4, 5))
@@ -336,10 +349,8 @@ def test_numbers_stand_in_the_constants_alone() -> None:
 
 #: A value of each key that is known and not made.
 UNMADE = [
-    "a=bf16",
-    "a=tf32,inst=16x16x8",
-    "a=s8,acc=s32,d=s32",
-    "a=f64,acc=f64,d=f64,inst=8x8x4",
+    "a=s4,acc=s32,d=s32,inst=8x8x32,layout=rc",
+    "a=b1,acc=s32,d=s32,inst=8x8x128,layout=rc",
 ]
 
 
@@ -355,8 +366,39 @@ def test_what_is_not_made_yet_is_said(pairs: str) -> None:
 
 
 def test_everything_that_is_missing_is_said_at_once() -> None:
-    sentences = coverage.missing(config("a=bf16,epilogue=relu,batch=strided"))
-    assert len(sentences) == 2
+    sentences = coverage.missing(config("a=u4,epilogue=relu,batch=strided"))
+    assert len(sentences) == 3
+
+
+@pytest.mark.parametrize("a", ["s8", "u8"])
+def test_bytes_across_k_are_refused_with_the_reason(a: str) -> None:
+    for layout in ("rr", "cr", "cc"):
+        (sentence,) = coverage.missing(config(f"a={a},acc=s32,d=s32,layout={layout}"))
+        assert f"layout={layout} of {a}" in sentence and "loads of single bytes" in sentence
+    assert coverage.missing(config(f"a={a},acc=s32,d=s32,layout=rc")) == []
+
+
+@pytest.mark.parametrize("a", ["s4", "u4", "b1"])
+def test_experimental_types_are_refused_with_the_reason(a: str) -> None:
+    sentence = coverage.missing(config(f"a={a}"))[0]
+    assert "experimental in nvcuda::wmma" in sentence and "made today: a=f16 bf16 tf32 f64 s8 u8" in sentence
+
+
+def test_a_file_includes_what_its_own_types_need() -> None:
+    heads = {
+        "": ["cuda_fp16.h"],
+        "a=bf16": ["cuda_bf16.h"],
+        "store=staged,d=bf16,pad_d=4": ["cuda_bf16.h", "cuda_fp16.h"],
+        "a=tf32,inst=16x16x8,pad_a=4,pad_b=4": [],
+        "a=s8,acc=s32,d=s32,layout=rc,arrange_a=tiles,arrange_b=tiles,pad_a=16,pad_b=16": [],
+    }
+    for pairs, headers in heads.items():
+        case = config(pairs)
+        for text in (render.render(case, SM80).text, render.render_selftest(case, SM80)):
+            found = re.findall(r"#include <(cuda_[a-z]+1?6?\.h)>", text)
+            assert [h for h in found if h != "cuda_runtime.h"] == headers, pairs
+    # An f16 kernel for sm_75 says nothing of what its card has not.
+    assert "bf16" not in text_of("", 75) and "bfloat" not in text_of("", 75)
 
 
 def test_coverage_speaks_of_known_keys_and_values() -> None:

@@ -122,7 +122,9 @@ def test_the_accurate_gelu_keeps_its_digits_far_below_zero() -> None:
         span = formula.evaluate(node, Singles(accurate), wide)
         far = (np.maximum(np.abs(span.high - exact), np.abs(span.low - exact)) / ulp(exact, F32)).max()
         assert far <= most and (accurate or far > 1e4)
-    assert precise(F32) and not precise(F16) and not precise(BF16)
+    assert precise(F32) and not precise(F16)
+    # bf16 has few bits, but the exponents of f32: it shows the small numbers of which erff leaves nothing.
+    assert precise(BF16)
 
 
 def test_where_a_quick_division_may_give_nothing() -> None:

@@ -248,8 +248,10 @@ def test_a_space_that_cannot_be_swept_says_why() -> None:
         Space(F32, ARCHS[75], read_pairs("copy=cpasync")).demand()
     with pytest.raises(RequestError, match="for 7x7x7"):
         Space(F32, ARCHS[75], problem=Problem.packed(F32, 7, 7, 7)).demand()
-    with pytest.raises(NotGeneratedYet, match="a=bf16"):
-        Space(Operation(t.BF16, t.F32, t.F32), ARCHS[80]).demand()
+    with pytest.raises(NotGeneratedYet, match="layout=rr of s8"):
+        Space(Operation(t.S8, t.S32, t.S32), ARCHS[80]).demand()
+    with pytest.raises(NotGeneratedYet, match=r"a=s4 .*experimental"):
+        Space(Operation(t.S4, t.S32, t.S32, Layout.RC), ARCHS[80]).demand()
     with pytest.raises(RequestError, match="T100"):
         Space(Operation(t.F32, t.F32, t.F32), ARCHS[80]).demand()
 
@@ -261,6 +263,16 @@ def test_seeds_are_legal_and_reach_the_space(sm: int, operation: Operation) -> N
     found = seeds.for_space(space)
     assert len(found) >= 5 and len(set(found)) == len(found)
     assert all(space.contains(c) and c.pad_a == c.pad_b == 8 for c in found)
+
+
+@pytest.mark.parametrize("kinds", [(t.TF32, t.F32), (t.S8, t.S32)], ids=["tf32", "s8"])
+def test_other_types_have_seeds_with_slices_of_as_many_bytes(kinds: tuple[t.ElementType, t.ElementType]) -> None:
+    a, acc = kinds
+    space = space_of(Operation(a, acc, acc, Layout.RC), 80)
+    found = seeds.for_space(space)
+    assert len(found) >= 3 and all(space.contains(c) for c in found)
+    depths = {c.k_steps * c.inst.k * a.bits for c in found}
+    assert depths <= {c.k_steps * c.inst.k * 16 for c in seeds.for_space(space_of(F32, 80))}
 
 
 def test_seeds_of_known_architectures() -> None:

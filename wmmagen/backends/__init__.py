@@ -31,6 +31,10 @@ class Pointer:
     offset: int = 0
 
 
+class Double(float):
+    """A kernel argument that is passed as a C ``double``."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A kernel argument: the address of buffer number ``buffer``, which holds the addresses of ``pointers`` by then.
@@ -76,7 +80,7 @@ class Launch:
         block: threads in x, y, z.
         shared_bytes: dynamic shared memory per block.
         arguments: in the kernel's order; an ``int`` is passed as a 32-bit C ``int``, a ``float`` as a C ``float``, a
-            :class:`Wide` as a C ``long long``.
+            :class:`Double` as a C ``double``, a :class:`Wide` as a C ``long long``.
         zeroed: what is zeroed before each launch, on the same stream; None for nothing.
     """
 

@@ -22,7 +22,7 @@ from cuda.core import launch as enqueue
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.graph import Graph
 
-from wmmagen.backends import POINTER_BYTES, Bytes, Launch, Pointer, Table, Wide, Zeroed, sensor
+from wmmagen.backends import POINTER_BYTES, Bytes, Double, Launch, Pointer, Table, Wide, Zeroed, sensor
 from wmmagen.errors import LaunchFault
 from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, compare, rotation
 
@@ -39,7 +39,7 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MEMORY_SHARE = 0.8
 _WARM = Rotation(1, True)
 
-_Argument = int | np.int32 | np.int64 | np.float32
+_Argument = int | np.int32 | np.int64 | np.float32 | np.float64
 #: Where the buffers of a launch lie, in their order.
 Addresses = Sequence[int]
 
@@ -249,6 +249,8 @@ class _Memory:
 
 def _argument(addresses: Addresses, number: int, value: Pointer | Table | Wide | int | float) -> _Argument:
     """The argument in the type by which cuda.core tells its width: a Python int is taken for an address."""
+    if isinstance(value, Double):
+        return np.float64(value)
     if isinstance(value, float):
         return np.float32(value)
     if isinstance(value, Wide):
@@ -290,6 +292,8 @@ def _check_numbers(launch: Launch) -> None:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit int")
         if isinstance(value, Wide) and value.value not in _INT64:
             raise LaunchFault(f"argument {number} = {value.value} does not fit a 64-bit int")
+        if isinstance(value, Double):
+            continue
         if isinstance(value, float) and math.isfinite(value) and abs(value) > _FLOAT_MAX:
             raise LaunchFault(f"argument {number} = {value} does not fit a 32-bit float")
 
@@ -302,7 +306,8 @@ def _check_signature(kernel: Kernel, launch: Launch) -> None:
         # Drivers before 12.4 do not tell.
         return
     given = [
-        POINTER_BYTES if isinstance(value, Pointer | Table | Wide) else _NUMBER_BYTES for value in launch.arguments
+        POINTER_BYTES if isinstance(value, Pointer | Table | Wide | Double) else _NUMBER_BYTES
+        for value in launch.arguments
     ]
     if given != expected:
         raise LaunchFault(f"the kernel takes arguments of {expected} bytes, and the launch gives {given}")

@@ -19,7 +19,16 @@ from cuda.bindings import driver
 
 from wmmagen.backends import Pointer
 from wmmagen.backends.card import ALIGNMENT, DriverError, call
-from wmmagen.backends.product import INSTALL, REQUESTED, WORKSPACE_BYTES, Candidate, Candidates, LibraryProduct, Stored
+from wmmagen.backends.product import (
+    INSTALL,
+    REQUESTED,
+    SCALES,
+    WORKSPACE_BYTES,
+    Candidate,
+    Candidates,
+    LibraryProduct,
+    Stored,
+)
 from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.errors import MissingPiece
 
@@ -258,8 +267,7 @@ class EnqueuedProduct:
         self._library = library
         made = _Descriptors(library, product)
         weakref.finalize(self, made.close)
-        scale = np.float16 if product.arithmetic.scale == "CUDA_R_16F" else np.float32
-        self._factors = np.array([product.alpha, product.beta], scale)
+        self._factors = np.array([product.alpha, product.beta], SCALES[product.arithmetic.scale])
         self._algorithm = np.frombuffer(candidate.algorithm, np.uint8).copy()
         alpha = self._factors.ctypes.data
 

@@ -42,6 +42,14 @@ class Arithmetic:
     result: str
 
 
+#: The types of alpha and beta.
+SCALES: dict[str, type[np.generic]] = {
+    "CUDA_R_16F": np.float16,
+    "CUDA_R_32F": np.float32,
+    "CUDA_R_64F": np.float64,
+    "CUDA_R_32I": np.int32,
+}
+
 #: By the names of A and B's, the accumulator's, and C and D's type.
 #: Source: cuBLAS documentation, cublasLtMatmul(), the table of supported data types.
 ARITHMETIC: dict[tuple[str, str, str], Arithmetic] = {
@@ -50,6 +58,10 @@ ARITHMETIC: dict[tuple[str, str, str], Arithmetic] = {
     ("f16", "f32", "f32"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16F", "CUDA_R_32F"),
     ("bf16", "f32", "bf16"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16BF", "CUDA_R_16BF"),
     ("bf16", "f32", "f32"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_16BF", "CUDA_R_32F"),
+    ("tf32", "f32", "f32"): Arithmetic("COMPUTE_32F_FAST_TF32", "CUDA_R_32F", "CUDA_R_32F", "CUDA_R_32F"),
+    ("f64", "f64", "f64"): Arithmetic("COMPUTE_64F", "CUDA_R_64F", "CUDA_R_64F", "CUDA_R_64F"),
+    ("s8", "s32", "s32"): Arithmetic("COMPUTE_32I", "CUDA_R_32I", "CUDA_R_8I", "CUDA_R_32I"),
+    ("s8", "s32", "s8"): Arithmetic("COMPUTE_32I", "CUDA_R_32F", "CUDA_R_8I", "CUDA_R_8I"),
     # Without the FAST_TF32 variant: single precision on the ordinary units.
     ("f32", "f32", "f32"): Arithmetic("COMPUTE_32F", "CUDA_R_32F", "CUDA_R_32F", "CUDA_R_32F"),
 }  # fmt: skip
@@ -114,12 +126,14 @@ class LibraryProduct:
             return (
                 f"cuBLASLt documents no product of {'/'.join(kinds)} (operands/accumulator/result); of these: {known}"
             )
-        if self.arithmetic.scale == "CUDA_R_16F":
-            for word, factor in (("alpha", self.alpha), ("beta", self.beta)):
-                with np.errstate(over="ignore"):
-                    held = float(np.float16(factor))
-                if held != factor:
-                    return f"{word} = {factor} is no f16, in which cuBLASLt scales sums of {self.acc_type}"
+        scale = self.arithmetic.scale
+        for word, factor in (("alpha", self.alpha), ("beta", self.beta)):
+            with np.errstate(over="ignore"):
+                held = float(SCALES[scale](factor))
+            if held != factor:
+                held_in = np.dtype(SCALES[scale])
+                kind = f"{held_in.kind}{held_in.itemsize * 8}"
+                return f"{word} = {factor} is no {kind}, in which cuBLASLt scales sums of {self.acc_type}"
         return ""
 
     @property
