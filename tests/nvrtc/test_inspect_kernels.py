@@ -91,7 +91,7 @@ def test_the_command_line(
     kernels: dict[str, Inspection], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = {config.name(one.config): one for one in kernels.values()}
-    monkeypatch.setattr(inspection, "examine", lambda kernel, arch, size: known[config.name(kernel)])
+    monkeypatch.setattr(inspection, "examine", lambda kernel, arch, size, batch: known[config.name(kernel)])
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.run(["inspect", TEXTS["plain"], TEXTS["padded"], "--arch", "sm_80"]) == 0
     lines = capsys.readouterr().out.splitlines()
