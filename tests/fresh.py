@@ -26,7 +26,9 @@ FACTORS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 def from_spaces(
     arch: Arch, rng: random.Random, seen: set[KernelConfig], most_elements: int = MOST_ELEMENTS
 ) -> Iterator[KernelConfig]:
-    """Points whose block tile has ``most_elements`` at most and which are not among ``seen``, where they are put.
+    """Points that the CPU executor takes on their hostile problems, with block tiles of ``most_elements`` at most.
+
+    None of them is among ``seen``, where they are put.
 
     One from the search space of each operation on f16 operands that is drawn, as likely as any other of that space.
     """
@@ -37,7 +39,7 @@ def from_spaces(
             dtypes.F16, acc, d, rng.choice(list(Layout)), rng.choice((Epilogue.NONE, Epilogue.LINEAR)), **aligned
         )
         points = (c for c in Space(operation, arch).sample(rng, TRIES) if c not in seen)
-        for config in islice((c for c in points if _elements(c) <= most_elements), 1):
+        for config in islice((c for c in points if _taken(c, most_elements)), 1):
             seen.add(config)
             yield config
 
@@ -45,6 +47,20 @@ def from_spaces(
 def _elements(config: KernelConfig) -> int:
     known = derive.values(config)
     return int(known["BLOCK_M"] * known["BLOCK_N"])
+
+
+def _few_wait(config: KernelConfig, m: int, n: int) -> bool:
+    """Whether few blocks may wait for each other: they cost the executor memory by the square of their number."""
+    known = derive.values(config)
+    blocks = m // known["BLOCK_M"] * (n // known["BLOCK_N"]) * config.split_k
+    return config.split_k == 1 or bool(blocks <= MOST_BLOCKS**2)
+
+
+def _taken(config: KernelConfig, most_elements: int) -> bool:
+    """Whether the executor takes the hostile problems of ``config``, whose block tile is small enough."""
+    if _elements(config) > most_elements:
+        return False
+    return config.split_k == 1 or all(_few_wait(config, p.m, p.n) for p in trial.validation_problems(config))
 
 
 def larger(config: KernelConfig, rng: random.Random) -> Problem:
@@ -58,10 +74,7 @@ def larger(config: KernelConfig, rng: random.Random) -> Problem:
         m = rng.randint(1, MOST_BLOCKS) * known["BLOCK_M"]
         n = rng.randint(1, MOST_BLOCKS) * known["BLOCK_N"]
         k = rng.randint(1, MOST_SLICES * config.split_k) * known["BLOCK_K"]
-        # Blocks that may wait for each other cost the executor memory by the square of their number.
-        if known["SPLIT_K"] > 1 and m // known["BLOCK_M"] * (n // known["BLOCK_N"]) * config.split_k > MOST_BLOCKS**2:
-            continue
-        if largest < m * n * k <= MOST_WORK * largest:
+        if _few_wait(config, m, n) and largest < m * n * k <= MOST_WORK * largest:
             return _spaced(config, m, n, k, rng)
 
 
