@@ -52,8 +52,7 @@ def validated(wanted: list[Case], backend: Backend, makers: Foundry) -> list[dic
             seen, bound = max((e.seen for e in errors), default=0.0), max((e.bound for e in errors), default=0.0)
         except Fault as fault:
             wrong = f"{fault.outcome}: {fault.message}"
-        if wrong:
-            print(f"not right: {name(case.config)}: {wrong}", file=sys.stderr, flush=True)
+        print(f"{'WRONG' if wrong else 'right'}  {name(case.config)}{f'  {wrong}' if wrong else ''}", flush=True)
         lines.append(
             {
                 "name": name(case.config),

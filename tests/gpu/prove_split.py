@@ -167,6 +167,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
     arch = archs.find(asked.arch)
+    record = asked.to / f"split_{'cpu' if asked.backend == 'cpu' else arch}.txt"
     with pick(asked.backend, arch) as place:
         backend = place.demanded()
         lines, right = [backend.device], True
@@ -178,8 +179,7 @@ def main() -> int:
                 right = right and held
                 lines.append(f"{'ok' if held else 'FAILED':<7} {words}")
                 print(lines[-1], flush=True)
-    word = "cpu" if asked.backend == "cpu" else str(arch)
-    emit.write(asked.to / f"split_{word}.txt", "\n".join(lines) + "\n")
+                emit.write(record, "\n".join(lines) + "\n")  # after each, so that a run that is ended keeps it
     return 0 if right else 1
 
 

@@ -80,15 +80,14 @@ def main() -> int:
             by_type[config.operation.a.name] += 1
             lines.append(f"{'WRONG' if bad else 'exact'}  {name(config)}{'  ' + '; '.join(bad) if bad else ''}")
             print(lines[-1], flush=True)
-        device = backend.device
-    head = [
-        f"{sum(by_type.values())} kernels ({', '.join(f'{count} {a}' for a, count in by_type.items())}) for {target} "
-        f"on {device}, {launches} checked launches",
-        f"{wrong} wrong",
-        f"{time.perf_counter() - start:.0f} s",
-    ]
-    print("\n".join(head))
-    emit.write(asked.to / f"types_{target}.txt", "\n".join([*head, "", *lines]) + "\n")
+            counts = ", ".join(f"{count} {a}" for a, count in by_type.items())
+            head = (
+                f"{sum(by_type.values())} kernels ({counts}) for {target} on {backend.device}, {launches} checked "
+                f"launches, {wrong} wrong, {time.perf_counter() - start:.0f} s"
+            )
+            # After each, so that a run that is ended keeps what it has.
+            emit.write(asked.to / f"types_{target}.txt", "\n".join([head, "", *lines]) + "\n")
+    print(head)
     return 1 if wrong else 0
 
 

@@ -271,7 +271,7 @@ def test_work_and_least_bytes_count_what_is_shared_once() -> None:
 
 def test_a_batch_fills_the_chip_that_one_product_leaves_idle() -> None:
     one, many = (estimate.estimate(STRIDED, SM80, usual(80), packed(STRIDED, batch)) for batch in (1, 64))
-    assert many.waves == pytest.approx(64 * one.waves)
+    assert many.waves == 64 * one.waves  # a power of two, so no rounding
     assert many.us < 2 * one.us and many.tflops > 32 * one.tflops
 
 

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 from cases_legality import config
 
-from tests import fake_cublas
-from tests.fake_cublas import FakeCard, FakeLt
-from tests.fakes import NumpyBackend, binary_of
+from tests.fakes import NumpyBackend, binary_of, compiled
 from wmmagen import bench, cli, show, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import cublas, pick
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
-from wmmagen.config import KernelConfig, name, parse
+from wmmagen.config import KernelConfig, name
 from wmmagen.errors import CompileError, CrashFault, IllegalConfig, LaunchFault, MissingPiece
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome
@@ -30,19 +28,6 @@ SMALL = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
 ONE, OTHER = config(SMALL), config(f"{SMALL},pad_a=16")
 HALF = config(f"{SMALL},acc=f16,d=f16")
 SIZE = (48, 32, 64)
-
-
-def compiled(source: str, entry: str, arch: Arch) -> Binary:
-    if entry.startswith("ceiling_"):
-        return Binary(entry, arch, b"", "", 128, 0, 0, 0, "", 0.0, "nobody")
-    return binary_of(parse(entry.removesuffix("_kernel")), arch)
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> CardLibrary:
-    lt = FakeLt(spoils=(lambda d: None,))
-    monkeypatch.setattr(cublas, "library", lambda: fake_cublas.library_of(lt))
-    return CardLibrary(fake_cublas.asking(FakeCard()), "a card")
 
 
 def measured(

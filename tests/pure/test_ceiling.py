@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_render import clang_format
 
-from tests.fakes import NumpyBackend
+from tests.fakes import NumpyBackend, compiled
 from wmmagen import ceiling, ceilings, cli, loops, show
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import pick
@@ -29,10 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SM75 = ARCHS[75]
 KINDS = get_args(ceilings.Kind)
 MADE = loops.made()
-
-
-def compiled(source: str, entry: str, arch: Arch) -> Binary:
-    return Binary(entry, arch, b"", "", 128, 0, 0, 0, "", 0.0, "nobody")
 
 
 def measured(*kinds: Any, data: Any = ("integers",), compiler: Any = compiled, **card: Any) -> Record:

@@ -341,18 +341,18 @@ def test_sums_towards_minus_infinity_are_the_largest_below(a: int, b: int, c: in
 
 @given(singles)
 @settings(max_examples=200, deadline=None)
-def test_approximations_are_within_what_the_isa_allows(a: int) -> None:
-    """ex2: 2^-22 relative; rcp: 1 ulp. Subnormal operands and results of .ftz are 0."""
+def test_approximations_are_the_nearest_values(a: int) -> None:
+    """The ISA bounds their errors only; the executor's are 0 but for rounding. Subnormals of .ftz are 0."""
     x = value_of(a)
     if not math.isfinite(x):
         return
     power, inverse = value_of(compute("ex2.approx.ftz.f32", a)), value_of(compute("rcp.approx.ftz.f32", a))
     if -126 <= x < 128:
-        assert abs(power - math.exp2(x)) <= 2.0**-22 * math.exp2(x)
+        assert power == np.float32(np.exp2(np.float64(x)))
     elif x < -127:
         assert power == 0
     if 2.0**-125 <= abs(x) <= 2.0**125:
-        assert abs(inverse * x - 1) <= 2.0**-23
+        assert inverse == np.float32(1 / x)
     elif abs(x) < 2.0**-126:
         assert math.isinf(inverse) and math.copysign(1, inverse) == math.copysign(1, x)
 
@@ -365,7 +365,7 @@ def test_signs_are_copied_and_quick_quotients_vanish(a: int, b: int) -> None:
     x, y = value_of(a), value_of(b)
     found = value_of(compute("div.approx.f32", a, b))
     if 2.0**-100 <= abs(x) <= 2.0**20 and 2.0**-20 <= abs(y) <= 2.0**20:
-        assert abs(found - x / y) <= 2.0**-22 * abs(x / y)
+        assert found == np.float32(x / y)
     if math.isfinite(x) and 2.0**126 < abs(y) < math.inf:
         assert found == 0
 

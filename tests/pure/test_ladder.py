@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests import fake_cublas, published
-from tests.fake_cublas import FakeCard, FakeLt
-from tests.fakes import NumpyBackend, binary_of
+from tests import published
+from tests.fakes import NumpyBackend, binary_of, compiled
 from wmmagen import chips, cli, known, ladder, picture, show, trial
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import cublas, pick
+from wmmagen.backends import pick
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
-from wmmagen.config import KernelConfig, name, parse, read_pairs, spell, values_of
+from wmmagen.config import KernelConfig, name, read_pairs, spell, values_of
 from wmmagen.errors import CompileError, CrashFault, RequestError
 from wmmagen.ladder import Record, Step
 from wmmagen.nvrtc import Binary
@@ -30,19 +29,6 @@ from wmmagen.timing import TimingProtocol
 SM75, SM90 = ARCHS[75], ARCHS[90]
 SIZE = (64, 64, 64)
 H200 = "NVIDIA H200 (sm_90)"
-
-
-def compiled(source: str, entry: str, arch: Arch) -> Binary:
-    if entry.startswith("ceiling_"):
-        return Binary(entry, arch, b"", "", 128, 0, 0, 0, "", 0.0, "nobody")
-    return binary_of(parse(entry.removesuffix("_kernel")), arch)
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> CardLibrary:
-    lt = FakeLt(spoils=(lambda d: None,))
-    monkeypatch.setattr(cublas, "library", lambda: fake_cublas.library_of(lt))
-    return CardLibrary(fake_cublas.asking(FakeCard()), "a card")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 from cases_legality import config
 
-from tests import fake_cublas, published
-from tests.fake_cublas import FakeCard, FakeLt
+from tests import published
 from tests.fakes import NumpyBackend, binary_of
 from wmmagen import chips, cli, coverage, job, known, rules, seeds, series, shapes, show, trial
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import cublas, pick
+from wmmagen.backends import pick
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
-from wmmagen.config import KernelConfig, Operation, Problem, name, parse, read_sizes
+from wmmagen.config import KernelConfig, Operation, Problem, name, read_sizes
 from wmmagen.denominators import Kind
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError, IllegalConfig, RequestError, StudyError
-from wmmagen.nvrtc import Binary
 from wmmagen.space import Space
 from wmmagen.timing import TimingProtocol
 
@@ -31,10 +29,6 @@ H200 = chips.named("h200")
 SMALL = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
 EIGHT = "warps=1x1,frags=2x1,k_steps=1,copy=ld,stages=1,inst=8x32x16"
 ONE, OTHER, WIDE = config(SMALL), config(f"{SMALL},pad_a=16"), config(EIGHT)
-
-
-def compiled(source: str, entry: str, arch: Arch) -> Binary:
-    return binary_of(parse(entry.removesuffix("_kernel")), arch)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -148,13 +142,6 @@ def test_of_several_sizes_each_kernel_is_measured_where_it_can_be() -> None:
         series.plan(series.unnamed([(16, 16, 16)]), [ONE, WIDE], SM75, None, H200)
     with pytest.raises(RequestError, match="no product"):
         series.plan(series.unnamed([(0, 16, 16)]), [ONE], SM75, None, H200)
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> CardLibrary:
-    lt = FakeLt(spoils=(lambda d: None,))
-    monkeypatch.setattr(cublas, "library", lambda: fake_cublas.library_of(lt))
-    return CardLibrary(fake_cublas.asking(FakeCard()), "a card")
 
 
 @pytest.fixture
