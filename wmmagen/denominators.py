@@ -72,11 +72,7 @@ class Denominator:
 
     def normal_buffers(self) -> tuple[Bytes, ...]:
         """Normal values, those that the kernel is timed on."""
-        if self.problem.operation.batched:
-            return normal_buffers(self.problem, self.asked)
-        *operands, d = layout.images(self.problem)
-        values = reference.normal_inputs(self.asked)
-        return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
+        return normal_buffers(self.problem, self.asked)
 
 
 @dataclass(frozen=True)

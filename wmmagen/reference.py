@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
 from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
+from wmmagen.pieces import over_rows
 from wmmagen.rounding import (
     SINGLE_LIMIT,
     SINGLE_UNITS,
@@ -74,6 +77,8 @@ _SCALES = (0.5, 1.0, 2.0, -1.0, 3.0, -0.25)
 _STREAM = 0x10000019
 #: Four streams of values are drawn per seed, told apart by 4 · seed + 0 … 3 in 32 bits.
 MAX_SEED = 2**30 - 1
+#: Matrices of so many elements are kept for the next problem that draws them.
+_LARGE = 1 << 20
 #: Standard deviation of normal-distributed 8-bit operands; 4 of them reach the end of the type.
 _INT_SIGMA = 32.0
 
@@ -252,10 +257,6 @@ def _largest_c(problem: Problem) -> int:
     return most
 
 
-#: Elements of a matrix that are made at a time; as 64-bit numbers they fit into a core's own cache.
-_AT_A_TIME = 1 << 16
-
-
 def _mix(x: Array) -> Array:
     """A bijection of ``uint32`` in which every input bit moves every output bit: xorshift and multiply, in place."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -285,19 +286,30 @@ def _in_range(hashed: Array, count: int) -> Array:
 
 
 def _nonzero(rows: int, cols: int, amplitude: int, signed: bool, salt: int) -> Array:
-    """Rows × cols ``int32`` of magnitude 1 … amplitude: no zeros, so every term of a sum counts."""
+    """Rows × cols ``int32`` of magnitude 1 … amplitude, read-only: no zeros, so every term of a sum counts."""
+    make = _large_nonzero if rows * cols >= _LARGE else _small_nonzero
+    return make(rows, cols, amplitude, signed, salt)
+
+
+def _small_nonzero(rows: int, cols: int, amplitude: int, signed: bool, salt: int) -> Array:
     found = np.empty((rows, cols), np.int32)
-    # A few rows at a time: the wider numbers of a whole matrix would be far from every cache, which takes most of it.
-    some = max(1, _AT_A_TIME // max(cols, 1))
-    for first in range(0, rows, some):
-        hashed = _hashed(min(some, rows - first), cols, salt, first)
+
+    def some(first: int, end: int) -> None:
+        hashed = _hashed(end - first, cols, salt, first)
         if signed:
             values = _in_range(hashed, 2 * amplitude) - amplitude
             values += values >= 0
         else:
             values = _in_range(hashed, amplitude) + 1
-        found[first : first + some] = values
+        found[first:end] = values
+
+    over_rows(rows, cols, some)
+    found.setflags(write=False)
     return found
+
+
+#: A and B of one problem: often those of the same problem in other types, too.
+_large_nonzero = lru_cache(maxsize=2)(_small_nonzero)
 
 
 def _thin(a: Array, kept: int, salt: int) -> Array:
@@ -411,9 +423,23 @@ def _largest(values: Array, axis: int | None = None) -> int:
     """The largest sum of |values| along ``axis``, or the largest |value| for None; 0 where there is none."""
     if not values.size:
         return 0
-    # int64 also takes the magnitude of the lowest int32; the values are far from the lowest int64.
-    magnitude = np.abs(values) if values.dtype == np.int32 else np.abs(values.astype(np.int64))
-    return int(magnitude.max() if axis is None else magnitude.sum(axis, dtype=np.int64).max())
+    if axis is None:
+        return max(int(values.max()), -int(values.min()))
+    rows, cols = values.shape
+    sums = np.zeros(rows if axis else cols, np.int64)
+    lock = threading.Lock()
+
+    def some(first: int, end: int) -> None:
+        # int64 also takes the magnitude of the lowest int32; the values are far from the lowest int64.
+        part = np.abs(values[first:end].astype(np.int64)).sum(axis)
+        if axis:
+            sums[first:end] = part
+        else:
+            with lock:
+                sums[:] += part
+
+    over_rows(rows, cols, some)
+    return int(sums.max())
 
 
 def cheap_bound(a: Array, b: Array) -> int:

@@ -181,8 +181,8 @@ class GpuBackend:
 
     def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
         request = Run(self.recipe(Subject(binary, launch, tuple(buffers))))
-        result: list[Bytes] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
-        return result[: len(buffers)]
+        answer = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
+        return request.left(answer)[: len(buffers)]
 
     def time(
         self,

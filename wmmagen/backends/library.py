@@ -92,8 +92,7 @@ class CardLibrary:
 
     def run(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> list[Bytes]:
         request = Run(self.recipe(product, candidate, buffers))
-        answer: list[Bytes] = self._answer(request, f"{product} by {candidate}", buffers)
-        return answer
+        return request.left(self._answer(request, f"{product} by {candidate}", buffers))
 
     def time(
         self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes], protocol: TimingProtocol
