@@ -849,21 +849,122 @@ class Span:
 
     def seen(self, got: Array) -> float:
         """How far the farthest element of ``got``, finite values of D, lies from its ``float64`` value, in ulp of D."""
-        return float((np.abs(got.astype(np.float64) - self.value) / ulp(self.value, self.element)).max(initial=0.0))
+        farthest = []
+
+        def some(first: int, end: int) -> None:
+            value = self.value[first:end]
+            far = np.abs(got[first:end].astype(np.float64) - value) / ulp(value, self.element)
+            farthest.append(float(far.max(initial=0.0)))
+
+        over_rows(len(got), got.size // max(len(got), 1), some)
+        return max(farthest, default=0.0)
 
     def holds(self, got: Array) -> Mask:
         """Which elements of ``got`` are right; NaN is not."""
-        return np.asarray((self.low <= got) & (got <= self.high))
+        if got.shape != self.low.shape:
+            return np.asarray((self.low <= got) & (got <= self.high))
+        found = np.empty(got.shape, np.bool_)
+
+        def some(first: int, end: int) -> None:
+            part = got[first:end].astype(np.float64)
+            found[first:end] = (self.low[first:end] <= part) & (part <= self.high[first:end])
+
+        over_rows(len(got), got.size // max(len(got), 1), some)
+        return found
 
 
-def span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Span:
+def span_of(
+    problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array], tanh_error: float = 0.0
+) -> Span:
     """What a chain with functions may make of exact sums.
+
+    Large ones are made of few different numbers: what a chain makes of each choice of them is looked up.
 
     Args:
         sums, c, beside: as for :func:`finish`.
+        tanh_error: relative, of what computes a GELU by tanh in the last step: x/2·(1 + tanh(y)) is off by |x|/2 times
+            it at most, for tanh(y) is no more than 1.
     """
+    read = {name: values for name, values in beside.items() if problem.operation.epilogue.has(name)}
+    told = _Told.of(sums, {"c": c, **read}) if sums.size >= _LARGE else None
+    if told is None:
+        return _span_of(problem, sums, c, beside, tanh_error)
+    each = {name: told.each(name) for name in ("c", *read)}
+    other_c = each.pop("c")
+    span = _span_of(problem, told.sums, None if c is None else other_c, each, tanh_error)
+    low, high, value = (told.spread(values) for values in (span.low, span.high, span.value))
+    return Span(span.element, value, low, high)
+
+
+#: Choices of numbers of which a table is made.
+_MOST_CHOICES = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """Every choice of the numbers that elements are made of, in a fixed order, and which one an element is.
+
+    Attributes:
+        values: the different numbers, by name; the sums are named "".
+        index: of each element's choice.
+    """
+
+    values: Mapping[str, Array]
+    index: Array
+
+    @classmethod
+    def of(cls, sums: Array, read: Mapping[str, Array | None]) -> _Told | None:
+        """The choices of what the elements of ``sums`` read; None where they are too many."""
+        values: dict[str, Array] = {}
+        index: Array = np.zeros(sums.shape, np.int32)
+        for name, held in {"": sums, **read}.items():
+            if held is None:
+                values[name] = np.zeros(1)
+                continue
+            numbers, places = _different(np.asarray(held))
+            values[name] = numbers
+            if math.prod(v.size for v in values.values()) > _MOST_CHOICES:
+                return None
+            index *= np.int32(numbers.size)
+            index += places
+        return cls(values, index)
+
+    def each(self, name: str) -> Array:
+        """One of the numbers in every choice."""
+        sizes = [v.size for v in self.values.values()]
+        place = list(self.values).index(name)
+        repeats, turns = math.prod(sizes[place + 1 :]), math.prod(sizes[:place])
+        return np.tile(np.repeat(self.values[name], repeats), turns)
+
+    @property
+    def sums(self) -> Array:
+        return self.each("")
+
+    def spread(self, values: Array) -> Array:
+        """What was made of each choice, for every element."""
+        return np.take(np.broadcast_to(values, math.prod(v.size for v in self.values.values())), self.index)
+
+
+def _different(held: Array) -> tuple[Array, Array]:
+    """The numbers among which all of ``held`` are, and the place of each; integers need no sorting."""
+    low, high = held.min().item(), held.max().item()
+    if high - low < _MOST_CHOICES:
+        places = (held.astype(np.float64) - low).astype(np.int32)
+        if held.dtype.kind in "iu" or np.array_equal(low + places, held):
+            return np.arange(int(high - low) + 1) + low, places
+    numbers, places = np.unique(held, return_inverse=True)
+    return numbers, places.astype(np.int32).reshape(held.shape)
+
+
+def _span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array], tanh_error: float) -> Span:
     d, found, value = problem.operation.d, between(problem, sums, c, beside), finish(problem, sums, c, beside)
-    low, high, near = (round_once(end, d).astype(np.float64) for end in (found.low, found.high, value))
+    more = np.zeros(1)
+    if tanh_error:
+        e = problem.operation.epilogue
+        before = problem.doing(replace(problem.operation, epilogue=e.with_steps(e.steps[:-1])))
+        more = np.abs(finish(before, sums, c, beside).astype(np.float64)) / 2 * tanh_error
+    ends = (found.low - more, found.high + more, value)
+    low, high, near = (round_once(end, d).astype(np.float64) for end in ends)
     return Span(d, value, np.minimum(low, near), np.maximum(high, near))
 
 

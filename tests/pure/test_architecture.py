@@ -194,11 +194,12 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "denominators": (
         (
-            "trial", "batched", "layout", "reference", "backends", "backends.product", "timing", "config", "dtypes",
-            "epilogue", "errors",
+            "trial", "batched", "elementwise", "layout", "reference", "backends", "backends.product", "timing",
+            "config", "dtypes", "epilogue", "errors",
         ),
         (),
     ),
+    "elementwise": (("render", "layout", "backends", "config"), ()),
     "precise": (("layout",), ()),
     "accuracy": (
         (
@@ -269,7 +270,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "show": (
         (
             "ladder", "series", "accuracy",
-            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
+            "job", "bench", "denominators", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint",
+            "choose",
             "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
         ("rich",),

@@ -171,7 +171,11 @@ class GpuBackend:
     @property
     def library(self) -> CardLibrary:
         """The cuBLASLt of this device, in the same child process as the kernels."""
-        return CardLibrary(self._supervisor.ask, self.device)
+        return CardLibrary(
+            self._supervisor.ask,
+            self.device,
+            lambda source, entry: foundry.compile_source(source, entry, self._arch).cubin,
+        )
 
     def runs(self, arch: Arch) -> bool:
         return arch.sm <= self._arch.sm
