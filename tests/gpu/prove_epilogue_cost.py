@@ -31,7 +31,9 @@ from wmmagen import arch as archs
 from wmmagen import bench, chips, config, coverage, defaults, denominators, emit, epilogue, known, render, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place, pick
+from wmmagen.bench import Baseline
 from wmmagen.config import KernelConfig, Operation, Problem, Store, name
+from wmmagen.denominators import Denominator
 from wmmagen.errors import AnswerIsNo, RequestError
 from wmmagen.foundry import Compiler, Foundry, Order, usable_cores
 from wmmagen.nvrtc import Binary
@@ -175,18 +177,22 @@ def built(kernels: Sequence[KernelConfig], arch: Arch, place: Place, compiler: C
 
 def measure(
     plain: KernelConfig, forms: Sequence[KernelConfig], arch: Arch, size: tuple[int, int, int], place: Place,
-    protocol: TimingProtocol, compiler: Compiler,
+    protocol: TimingProtocol, compiler: Compiler, asked: dict[Denominator, Baseline],
 ) -> Fused:  # fmt: skip
-    """A chain's kernels and libraries in turns with the plain kernel; raises as :func:`built`."""
+    """A chain's kernels and libraries in turns with the plain kernel; raises as :func:`built`.
+
+    Args:
+        asked: whose best candidate is known already; the plain product is that of all chains.
+    """
     backend, kernels = place.demanded(), [plain, *forms]
     binaries = built(kernels, arch, place, compiler)
     problems = [Problem.packed(one.operation, *size) for one in kernels]
     kinds: list[denominators.Kind] = [kind for kind in bench.KINDS if kind != "FP32"]
-    beside = [
-        bench.baseline(one, place.library, protocol)
-        for one in denominators.denominators(bench.unpromised(problems[1]))
-        if one.kind in kinds
-    ]
+    wanted = [one for one in denominators.denominators(bench.unpromised(problems[1])) if one.kind in kinds]
+    for one in wanted:
+        if one not in asked:
+            asked[one] = bench.baseline(one, place.library, protocol)
+    beside = [asked[one] for one in wanted]
     timed = [one for one in beside if one.figure is not None]
     _prove(kernels, binaries, problems, place)
     subjects: list[Any] = [
@@ -253,6 +259,7 @@ def main() -> int:
     arch, usual = archs.find(asked.arch), TimingProtocol()
     protocol = dataclasses.replace(usual, max_seconds=asked.seconds, warmup_max_s=min(usual.warmup_max_s, 0.3))
     chains, found = asked.chains.split(","), list[Fused]()
+    libraries: dict[Denominator, Baseline] = {}
     with pick("gpu", arch) as place, Foundry(usable_cores(), gives_way=True) as foundry:
         print(place.first_line, flush=True)
         device = place.demanded().device
@@ -262,7 +269,7 @@ def main() -> int:
                 source = render.render(one, arch)
                 foundry.begin(Order(source.text, source.kernel, arch))
             for each in forms.values():
-                found.append(measure(plain, each, arch, size, place, protocol, foundry.compile))
+                found.append(measure(plain, each, arch, size, place, protocol, foundry.compile, libraries))
                 print(found[-1], flush=True)
     verdict, holds = verdict_of(found)
     head = (

@@ -38,7 +38,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> proof.Fused:
 
 def measure() -> proof.Fused:
     forms = proof.fused(PLAIN, "biascol+gelu", SM75, SIZE)
-    return proof.measure(PLAIN, forms, SM75, SIZE, Place(NumpyBackend(), SM75), TimingProtocol(), compiled)
+    return proof.measure(PLAIN, forms, SM75, SIZE, Place(NumpyBackend(), SM75), TimingProtocol(), compiled, {})
 
 
 def test_the_forms_of_a_chain_are_legal_and_those_of_the_plain_kernel() -> None:
