@@ -182,8 +182,8 @@ def sums_of_64(config: KernelConfig, binary: Binary, backend: Backend) -> tuple[
     return values, judge(inputs, image, returned)
 
 
-#: What A and B hold everywhere, K, and what D has to hold then, by the type of operands. tf32 rounds 1 + 2^-11 away from
-#: zero before the first product; 8-bit integers reach the first sum that 32 bits do not hold, and wrap.
+#: What A and B hold everywhere, K, and what D has to hold then, by the type of operands. tf32 rounds 1 + 2^-11 away
+#: from zero before the first product; 8-bit integers reach the first sum that 32 bits do not hold, and wrap.
 EVERYWHERE = {
     "tf32": (1 + 2.0**-11, 1.0, 32, 32 * (1 + 2.0**-10)),
     "s8": (-128, -128, 131_072, -(2**31)),

@@ -36,6 +36,8 @@ TIE = "tie"
 FOREIGN = "foreign"
 #: What the share of each denominator is called in ``--json``.
 SHARES: dict[Kind, str] = {"same types": "cublas_same_types", "FP32": "cublas_fp32"}
+#: The same of those that compute a whole chain of steps; only there beside a chain.
+CHAIN_SHARES: dict[Kind, str] = {"own epilogue": "cublas_own_epilogue", "kernel behind": "cublas_kernel_behind"}
 KINDS: tuple[Kind, ...] = get_args(Kind)
 #: What stands beside a kernel that was not timed.
 NOTHING_BESIDE: dict[str, str | None] = dict.fromkeys((*SHARES.values(), "ceiling"))
@@ -93,7 +95,8 @@ class Row:
             "tflops": self.tflops,
             "gb_per_s": self.gb_per_s,
             "share": {key: self.ratios[kind].low if kind in self.ratios else None for kind, key in SHARES.items()}
-            | {"ceiling": self.of_ceiling.low if self.of_ceiling else None},
+            | {"ceiling": self.of_ceiling.low if self.of_ceiling else None}
+            | {key: self.ratios[kind].low for kind, key in CHAIN_SHARES.items() if kind in self.ratios},
             "flags": list(self.flags),
             **_around(timing),
         }
@@ -223,10 +226,12 @@ class Table:
 
     def beside(self, row: Row) -> dict[str, str | None]:
         """What each share of ``row`` is of, by the share's name, with its figure or the reason why there is none."""
-        asked, inst = _unpromised(row.problem), _instruction(parse(row.name))
-        held = {one.denominator.kind: str(one) for one in self.baselines if one.denominator.asked == asked}
+        asked, inst = unpromised(row.problem), _instruction(parse(row.name))
+        wanted = {one.asked for one in denominators.denominators(asked)}
+        held = {one.denominator.kind: str(one) for one in self.baselines if one.denominator.asked in wanted}
         above = next((str(one) for one in self.limits if (one.inst, one.problem) == (inst, asked)), None)
-        return NOTHING_BESIDE | {key: held.get(kind) for kind, key in SHARES.items()} | {"ceiling": above}
+        chain = {key: held[kind] for kind, key in CHAIN_SHARES.items() if kind in held}
+        return NOTHING_BESIDE | {key: held.get(kind) for kind, key in SHARES.items()} | {"ceiling": above} | chain
 
 
 @dataclass(frozen=True)
@@ -303,8 +308,8 @@ def measure(
     rows: dict[KernelConfig, Row] = {}
     baselines: list[Baseline] = []
     limits: list[Limit] = []
-    for problem in dict.fromkeys(map(_unpromised, problems)):
-        group = [config for config, own in zip(configs, problems, strict=True) if _unpromised(own) == problem]
+    for problem in dict.fromkeys(map(unpromised, problems)):
+        group = [config for config, own in zip(configs, problems, strict=True) if unpromised(own) == problem]
         contenders, found = _contenders(list(dict.fromkeys(group)), arch, problem, place, protocol, compiler)
         timed, beside = _in_turns(contenders, arch, problem, place, protocol, kinds)
         found |= timed
@@ -318,7 +323,7 @@ def measure(
     return Table(backend.device, tuple(rows[config] for config in configs), tuple(baselines), tuple(limits))
 
 
-def _unpromised(problem: Problem) -> Problem:
+def unpromised(problem: Problem) -> Problem:
     """``problem`` without what its callers promise: kernels with different promises compute the same D of it."""
     asked = dataclasses.replace(problem.operation, residue=Residue.EXACT, align_a=0, align_b=0, align_d=0)
     return dataclasses.replace(problem, operation=asked)
@@ -355,13 +360,13 @@ def _in_turns(
     backend = place.demanded()
     rows: dict[KernelConfig, Row] = {}
     baselines = [
-        _baseline(one, place.library, protocol) if one.kind in kinds else Baseline(one, reason="nobody asked for it")
+        baseline(one, place.library, protocol) if one.kind in kinds else Baseline(one, reason="nobody asked for it")
         for one in denominators.denominators(problem)
     ]
     if not contenders:
         return rows, baselines
-    opponents = [(number, _recipe(one, place.library, protocol)) for number, one in enumerate(baselines) if one.figure]
-    subjects: list[Any] = [one.subject for one in contenders] + [recipe for _, recipe in opponents]
+    opponents = [(number, recipe(one, place.library, protocol)) for number, one in enumerate(baselines) if one.figure]
+    subjects: list[Any] = [one.subject for one in contenders] + [made for _, made in opponents]
     try:
         comparison = trial.compare(subjects, backend, protocol)
     except Fault as fault:
@@ -475,18 +480,24 @@ def _checked_again(row: Row, one: _Contender, place: Place) -> Row:
     return row
 
 
-def _baseline(denominator: Denominator, library: Library | None, protocol: TimingProtocol) -> Baseline:
+def baseline(denominator: Denominator, library: Library | None, protocol: TimingProtocol) -> Baseline:
+    """A denominator with its best candidate, which is not timed in turns with anything yet; or why it has none.
+
+    Raises:
+        ConfigError: no exact inputs can be made for the problem.
+    """
     if library is None:
         return Baseline(denominator, reason="there is no library of products where the kernels run")
     try:
         figure = denominators.measure(denominator, library, protocol)
-    except MissingPiece as missing:
+    except (MissingPiece, CompileError) as missing:
         return Baseline(denominator, reason=f"{missing.message}; {missing.fix}")
     if figure.best is None:
         return Baseline(denominator, reason=figure.reason)
     return Baseline(denominator, figure)
 
 
-def _recipe(baseline: Baseline, library: Library | None, protocol: TimingProtocol) -> Any:
-    assert baseline.figure is not None and library is not None
-    return denominators.recipe(baseline.figure, library, protocol.data)
+def recipe(one: Baseline, library: Library | None, protocol: TimingProtocol) -> Any:
+    """The best candidate of a baseline that has one, ready to be timed in turns with kernels."""
+    assert one.figure is not None and library is not None
+    return denominators.recipe(one.figure, library, protocol.data)

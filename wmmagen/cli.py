@@ -433,7 +433,7 @@ def _kinds(fp32: bool) -> tuple[Kind, ...]:
     """The denominators that are measured."""
     from wmmagen import bench
 
-    return bench.KINDS if fp32 else bench.KINDS[:1]
+    return tuple(kind for kind in bench.KINDS if fp32 or kind != "FP32")
 
 
 @app.command("accuracy")

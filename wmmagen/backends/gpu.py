@@ -171,7 +171,11 @@ class GpuBackend:
     @property
     def library(self) -> CardLibrary:
         """The cuBLASLt of this device, in the same child process as the kernels."""
-        return CardLibrary(self._supervisor.ask, self.device)
+        return CardLibrary(
+            self._supervisor.ask,
+            self.device,
+            lambda source, entry: foundry.compile_source(source, entry, self._arch).cubin,
+        )
 
     def runs(self, arch: Arch) -> bool:
         return arch.sm <= self._arch.sm
@@ -181,8 +185,8 @@ class GpuBackend:
 
     def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
         request = Run(self.recipe(Subject(binary, launch, tuple(buffers))))
-        result: list[Bytes] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
-        return result[: len(buffers)]
+        answer = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
+        return request.left(answer)[: len(buffers)]
 
     def time(
         self,
