@@ -13,8 +13,8 @@ leaves out the product's rounding: the interval of a product holds its exact end
 are in it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends are moved by their largest error.
 
 **Where the errors come from.** CUDA C++ Programming Guide, 17.1 Standard Functions, table 17, in the edition with a
-table 19 of quad precision: the largest difference in ulp between the correctly rounded result and the device's, over
-the full range. There ``expf``, ``tanhf`` and ``erff`` are 2 and ``erfcf`` is 4; x + y, x * y, and x / y and ``sqrtf`` as
+table 19 of quad precision: the largest difference in ulp between the correctly rounded result and the device's over the
+full range. There ``expf``, ``tanhf`` and ``erff`` are 2 and ``erfcf`` is 4; x + y, x * y, and x / y and ``sqrtf`` as
 NVRTC compiles them by default (precise division and square root) are 0. Older editions differ by one for ``expf`` and
 ``tanhf``. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in magnitude (the guide's table of
 intrinsics), and gives 0 beyond 2^126 (at its declaration in ``crt/device_functions.h`` of CUDA 13). Half an ulp is
