@@ -97,7 +97,22 @@ MISTAKES = (
     Mutant(
         "edge-slice-unseen", "the last slice of K counts as one inside, though it is a part of one", "",
         (Edit("n_left < BLOCK_N ? 0 : K / BLOCK_K;", "n_left < BLOCK_N ? 0 : slices;"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + WRONG,
+        (EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-slice-unseen-ahead", "the same, where slices are copied ahead", "",
+        (Edit("const int inner = K / BLOCK_K;", "const int inner = slices;"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-block-unseen", "a block at the last rows of D copies as if A went on", "",
+        (Edit("m_left >= BLOCK_M && n_left", "m_left >= 0 && n_left"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-of-the-other-extent-ahead", "beside products, rows of A are told by the columns that are left of D", "",
+        (Edit("read = a_row + i * A_ROW_STEP < m_left;", "read = a_row + i * A_ROW_STEP < n_left;"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), WRONG,
     ),
     Mutant(
         "edge-slice-skipped", "the first slice at an edge is not copied", "",
