@@ -778,6 +778,11 @@ _EDGES = (
         (EDGE_CP, EDGE_CP_STAGED), ("race",), visible=False,
     ),
     Mutant(
+        "edge-read-without-alpha", "the first slices are copied where alpha is 0 and there are none to sum", HERE,
+        (Edit("    if (stage < slices) {\n      if (whole", "    if (stage < max(slices, inner)) {\n      if (whole"),),
+        (EDGE_CP_STAGED,), ("early-write", "early-read", "race"), _WRONG, visible=False,
+    ),
+    Mutant(
         "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",
         (Edit(_PLACE, f"  if (warp_row >= M) return;\n{_PLACE}"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD2),
         ("barrier-divergence", "poison-stored", "race", "early-read"), _WRONG, visible=False,
