@@ -927,6 +927,9 @@ def emit(
     ] = None,
     arch: ArchName = None,
     symbol: Symbol = None,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Also what calls it with any size, on padded copies of the operands.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -945,7 +948,7 @@ def emit(
     else:
         target = _arch(arch)
         kernel = _legal(str(text), target, strict_isa=False)
-    files = emission.emit(kernel, target, to, symbol=symbol, evidence=evidence, overwrite=overwrite)
+    files = emission.emit(kernel, target, to, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite)
     selftest = emission.selftest_command(files, target)
     document = {
         "name": config.name(kernel),

@@ -207,6 +207,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "padding": (("trial", "coverage", "derive", "layout", "backends", "nvrtc", "config"), ()),
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
@@ -214,7 +215,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
     "choose": (("records", "timing", "derive", "config", "arch"), ()),
     "manifest": (("render", "nvrtc", "records", "config", "errors"), ()),
-    "emit": (("manifest", "render", "config", "arch", "errors"), ()),
+    "emit": (("manifest", "render", "coverage", "config", "arch", "errors"), ()),
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
