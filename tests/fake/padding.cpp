@@ -56,7 +56,7 @@ struct Matrix {
         length(length),
         ld(length + gap),
         all(static_cast<std::size_t>(lines + 2) * ld,
-            (std::numeric_limits<double>::quiet_NaN())) {}
+            std::numeric_limits<double>::quiet_NaN()) {}
   double* data() { return all.data() + ld; }
   double& at(int line, int i) {
     return all[static_cast<std::size_t>(line + 1) * ld + i];
@@ -65,7 +65,7 @@ struct Matrix {
     for (int line = -1; line <= lines; ++line)
       for (int i = 0; i < ld; ++i)
         if ((line < 0 || line == lines || i >= length) &&
-            !std::isnan((at(line, i))))
+            !std::isnan(at(line, i)))
           return false;
     return true;
   }
@@ -74,22 +74,19 @@ struct Matrix {
 void problem(int M, int N, int K, double beta) {
   Matrix A(K, M, 3), B(K, N, 5), C(M, N, 1), D(M, N, 7);
   for (int k = 0; k < K; ++k) {
-    for (int m = 0; m < M; ++m)
-      A.at(k, m) = (static_cast<double>((m + 3 * k) % 5 - 2));
-    for (int n = 0; n < N; ++n)
-      B.at(k, n) = (static_cast<double>((2 * n + k) % 5 - 2));
+    for (int m = 0; m < M; ++m) A.at(k, m) = (m + 3 * k) % 5 - 2;
+    for (int n = 0; n < N; ++n) B.at(k, n) = (2 * n + k) % 5 - 2;
   }
   if (beta != 0)
     for (int m = 0; m < M; ++m)
-      for (int n = 0; n < N; ++n)
-        C.at(m, n) = (static_cast<double>((m + n) % 7));
+      for (int n = 0; n < N; ++n) C.at(m, n) = (m + n) % 7;
   const std::size_t bytes = my_gemm_padded_workspace_bytes(M, N, K);
   void* workspace = nullptr;
   if (posix_memalign(&workspace, 256, bytes + 256) != 0) std::abort();
-  std::memset(workspace, 0x7F, bytes + 256);  // NaN
+  std::memset(workspace, 0xFF, bytes + 256);  // NaN
   for (const bool again : {false, true}) {
     for (int m = 0; m < M; ++m)
-      for (int n = 0; n < N; ++n) D.at(m, n) = (1000.0);
+      for (int n = 0; n < N; ++n) D.at(m, n) = 1000;
     const int before = pads;
     equal(my_gemm_padded(again ? nullptr : A.data(), again ? nullptr : B.data(),
                          C.data(), D.data(), M, N, K, A.ld, B.ld, C.ld, D.ld,
@@ -103,16 +100,16 @@ void problem(int M, int N, int K, double beta) {
     for (int m = 0; m < M; ++m)
       for (int n = 0; n < N; ++n) {
         double sum = 0;
-        for (int k = 0; k < K; ++k) sum += (A.at(k, m)) * (B.at(k, n));
-        const double should = 2 * sum + (beta != 0 ? beta * (C.at(m, n)) : 0);
-        if ((D.at(m, n)) != should)
-          equal(static_cast<long long>((D.at(m, n))),
+        for (int k = 0; k < K; ++k) sum += A.at(k, m) * B.at(k, n);
+        const double should = 2 * sum + (beta != 0 ? beta * C.at(m, n) : 0);
+        if (D.at(m, n) != should)
+          equal(static_cast<long long>(D.at(m, n)),
                 static_cast<long long>(should), "D");
       }
     equal(D.kept(), 1, "what lies around D");
   }
   for (int i = 0; i < 256; ++i)
-    equal(static_cast<unsigned char*>(workspace)[bytes + i], 0x7F,
+    equal(static_cast<unsigned char*>(workspace)[bytes + i], 0xFF,
           "behind the workspace");
   std::free(workspace);
 }
@@ -159,15 +156,15 @@ wmmagen_status my_gemm(const void* A, const void* B, const void* C, void* D,
     for (int n = 0; n < N; ++n) {
       double sum = 0;
       for (int k = 0; k < K; ++k)
-        sum += (static_cast<const double*>(
-                   A)[static_cast<std::size_t>(k) * lda + m]) *
-               (static_cast<const double*>(
-                   B)[static_cast<std::size_t>(k) * ldb + n]);
+        sum += static_cast<const double*>(
+                   A)[static_cast<std::size_t>(k) * lda + m] *
+               static_cast<const double*>(
+                   B)[static_cast<std::size_t>(k) * ldb + n];
       const std::size_t c = static_cast<std::size_t>(m) * ldc + n;
       const double added =
-          beta != 0 ? beta * (static_cast<const double*>(C)[c]) : 0;
+          beta != 0 ? beta * static_cast<const double*>(C)[c] : 0;
       static_cast<double*>(D)[static_cast<std::size_t>(m) * ldd + n] =
-          (alpha * sum + added);
+          alpha * sum + added;
     }
   return answer(M, N, K, lda, ldb, ldc, ldd);
 }

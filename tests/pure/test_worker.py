@@ -614,3 +614,27 @@ def test_a_signature_counts_floats_as_four_bytes() -> None:
     card._check_signature(kernel, launch)
     with pytest.raises(LaunchFault, match="arguments of"):
         card._check_signature(kernel, dataclasses.replace(launch, arguments=(Pointer(0), 0.5)))
+
+
+def test_a_series_is_all_of_its_launches_in_order_on_each_copy_of_its_buffers() -> None:
+    done: list[tuple[bytes, str, object, object]] = []
+
+    class Prepared:
+        def __init__(self, *what: Any) -> None:
+            self.what = what
+
+        def enqueue(self, stream: object) -> None:
+            done.append((*self.what, stream))
+
+    class Card:
+        def prepare(self, cubin: bytes, launch: Launch, addresses: object) -> Prepared:
+            return Prepared(cubin, launch.entry, addresses)
+
+    steps = tuple((cubin, Launch(entry, (1, 1, 1), (32, 1, 1), 0, ())) for cubin, entry in ((b"x", "a"), (b"y", "b")))
+    recipe = worker.SeriesRecipe(steps, (np.zeros(4, np.uint8),))
+    first, second = recipe.prepare(Card(), [[1], [2]])  # type: ignore[arg-type]
+    second.enqueue("stream")
+    first.enqueue("stream")
+    assert done == [
+        (b"x", "a", [2], "stream"), (b"y", "b", [2], "stream"), (b"x", "a", [1], "stream"), (b"y", "b", [1], "stream"),
+    ]  # fmt: skip
