@@ -14,29 +14,25 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.gpu.proof import ended
+from tests.gpu.spread import spread
 from tests.ragged import VARIANTS, orders, problem_of
 from wmmagen import arch as archs
 from wmmagen import defaults, emit, trial
+from wmmagen.arch import Arch
 from wmmagen.backends import Backend
-from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, name
 from wmmagen.errors import Fault
-from wmmagen.foundry import usable_cores
 from wmmagen.nvrtc import Binary
 
 #: What decoding asks for: from one row to 64, and matrices of thousands of columns whose sizes are odd or not.
 DECODE = tuple((m, n, k) for m in (1, 3, 8, 17, 33, 64) for n, k in ((4096, 4096), (5119, 2049), (1000, 8190)))
-#: Contexts that share a card. More of them gain nothing while each waits for its own turn on it.
-_PROCESSES = 6
 #: Wrong problems of one variant that are written down.
 _TOLD = 5
 
@@ -88,13 +84,11 @@ def tried(config: KernelConfig, binary: Binary, backend: Backend, sizes: Sequenc
     return Outcome(name(config), backend.device, len(sizes), done, tuple(wrong), time.time() - begin)
 
 
-def prove(text: str, kind: str, sm: str, sizes: Sequence[Size], until: float) -> Outcome:
-    """One variant, compiled and tried in a process of its own."""
-    arch = archs.find(sm)
+def prove(backend: Backend, case: tuple[str, Arch, tuple[Size, ...], float]) -> Outcome:
+    """One variant, compiled and tried in one of the processes."""
+    text, arch, sizes, until = case
     config = defaults.read_config(f"residue=predicated,{text}", arch)
-    _, binary = trial.build(config, arch)
-    with pick(kind, arch) as place:
-        return tried(config, binary, place.demanded(), sizes, until)
+    return tried(config, trial.build(config, arch)[1], backend, sizes, until)
 
 
 def main() -> int:
@@ -103,27 +97,25 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--backend", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--budget", type=float, default=240.0)
-    parser.add_argument("--jobs", type=int, default=min(_PROCESSES, usable_cores()))
+    parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--sizes", type=int, default=None)
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
-    begin = time.time()
-    sizes = list(itertools.islice((*orders(), *DECODE), asked.sizes))
+    begin, arch = time.time(), archs.find(asked.arch)
+    sizes = tuple(itertools.islice((*orders(), *DECODE), asked.sizes))
     lines, outcomes = [], []
-    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        until = begin + asked.budget
-        for future in [pool.submit(prove, text, asked.backend, asked.arch, sizes, until) for text in VARIANTS]:
-            outcome = future.result()
-            outcomes.append(outcome)
-            lines += [str(outcome), *outcome.wrong[:_TOLD]]
-            print(f"{outcome} ({outcome.seconds:.0f} s)", flush=True)
-            print("\n".join(outcome.wrong[:_TOLD]), end="\n" if outcome.wrong else "", file=sys.stderr, flush=True)
+    cases = [(text, arch, sizes, begin + asked.budget) for text in VARIANTS]
+    for outcome in spread(prove, cases, arch, kind=asked.backend, jobs=asked.jobs):
+        outcomes.append(outcome)
+        lines += [str(outcome), *outcome.wrong[:_TOLD]]
+        print(f"{outcome} ({outcome.seconds:.0f} s)", flush=True)
+        print("\n".join(outcome.wrong[:_TOLD]), end="\n" if outcome.wrong else "", file=sys.stderr, flush=True)
     head = (
-        f"{outcomes[0].device}, {asked.arch} kernels: {len(outcomes)} variants on {len(sizes)} sizes in "
-        f"{time.time() - begin:.0f} s, {asked.jobs} processes"
+        f"{outcomes[0].device}, {arch} kernels: {len(outcomes)} variants on {len(sizes)} sizes in "
+        f"{time.time() - begin:.0f} s"
     )
     print(head)
-    emit.write(asked.to / f"ragged_{asked.arch}.txt", "\n".join([head, *lines]) + "\n")
+    emit.write(asked.to / f"ragged_{arch}.txt", "\n".join([head, *lines]) + "\n")
     return 0 if all(outcome.right for outcome in outcomes) else 1
 
 
