@@ -21,6 +21,7 @@ from wmmagen.backends import Backend, Bytes, Launch, Pointer, Series
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.layout import Image, Shifts
 from wmmagen.nvrtc import Binary
+from wmmagen.timing import Data
 
 #: Threads of a block that copies a row. The template's COPY_THREADS.
 THREADS = 256
@@ -188,13 +189,24 @@ def check(config: KernelConfig, kernel: Binary, copiers: Binary, backend: Backen
     return ""
 
 
-def series_of(config: KernelConfig, kernel: Binary, copiers: Binary, problem: Problem, *, pads: bool = True) -> Series:
-    """What a backend times: a whole call, on normal-distributed operands.
+def series_of(
+    config: KernelConfig,
+    kernel: Binary,
+    copiers: Binary,
+    problem: Problem,
+    *,
+    data: Data = "normal",
+    pads: bool = True,
+) -> Series:
+    """What a backend times: a whole call, with buffers full of ``data``.
 
     Without ``pads`` the copies of A and B are the ones that an earlier call would have left.
+
+    Raises:
+        ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
     images = layout.images(problem)
-    operands = trial.normal_buffers(problem)
+    operands = trial.timed_buffers(problem, data)
     place = np.zeros(plan(config, problem).total_bytes, np.uint8)
     if not pads:
         _padded(config, problem, images, operands, place)

@@ -349,7 +349,7 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = 
 
 
 @lru_cache(maxsize=2)
-def _timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
+def timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them, and a blank D."""
     if problem.operation.batched:
         return exact_batch(problem).buffers if data == "integers" else normal_buffers(problem)
@@ -513,7 +513,7 @@ def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Dat
         ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
     launch = launch_of(binary.entry, config, problem, images_of(problem))
-    return Subject(binary, launch, launched(config, problem, _timed_buffers(problem, data)))
+    return Subject(binary, launch, launched(config, problem, timed_buffers(problem, data)))
 
 
 def time_it(

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.nvcc import compile_with, demand_nvcc
 from tests.ragged import EXTENTS
-from wmmagen import coverage, derive, emit, padding, reference, trial
+from wmmagen import chips, coverage, derive, emit, padding, reference, series, trial
 from wmmagen.arch import ARCHS
+from wmmagen.backends import Series
 from wmmagen.backends.cpu import CpuBackend
+from wmmagen.backends.pick import Place
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import Fault, NotGeneratedYet
 from wmmagen.foundry import compile_source
 from wmmagen.nvrtc import Binary
+from wmmagen.records import Outcome
 from wmmagen.reference import Units
 from wmmagen.render import padding_entry, render_padding
+from wmmagen.timing import Comparison, Timing, TimingProtocol
 
 FAKE = Path(__file__).resolve().parents[1] / "fake"
 SM80 = ARCHS[80]
@@ -118,3 +124,37 @@ def test_what_is_emitted_keeps_its_contract(tmp_path: Path) -> None:
     subprocess.run(link, check=True, capture_output=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+class Clocked(CpuBackend):
+    """The executor with a clock that counts launches."""
+
+    clocked = True
+
+    def compare(self, subjects: Sequence[Any], protocol: TimingProtocol, *, limit_s: float = 60.0) -> Comparison:
+        steps = [len(one.steps) if isinstance(one, Series) else 1 for one in subjects]
+        timings = tuple(
+            Timing(us, (us, us), 15, 40, protocol.mode, protocol.data, True, ()) for us in map(float, steps)
+        )
+        return Comparison(timings, tuple((timing.median_us,) * 15 for timing in timings))
+
+
+def test_a_bench_times_calls_that_pad_and_calls_whose_operands_were_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = trial.validation_problems
+    monkeypatch.setattr(trial, "validation_problems", lambda config: hostile(config)[-2:-1])
+    small = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
+    exact, every = (
+        read_config(small, SM80),
+        read_config(f"residue=predicated,align_a=1,align_b=1,align_d=1,store=staged,{small}", SM80),
+    )
+    (planned,) = series.plan(series.unnamed([(7, 9, 11)]), [exact, every], SM80, None, chips.named("a100"), padded=True)
+    assert (list(planned.kernels), planned.padded) == ([every], (exact,))
+    place = Place(Clocked(), SM80)
+    rows = series.measure(planned, SM80, place, TimingProtocol(), ceilings=False).table.rows
+    assert [(row.outcome, row.padded, row.timing and row.timing.median_us) for row in rows] == [
+        (Outcome.OK, "", 1.0), (Outcome.OK, "padded with each call", 4.0), (Outcome.OK, "padded before", 2.0),
+    ]  # fmt: skip
+    assert "padded before" in rows[2].as_json()["flags"]
+    batch = read_config(f"batch=strided,{small}", SM80)
+    with pytest.raises(NotGeneratedYet):
+        series.plan(series.unnamed([(7, 9, 11)]), [batch], SM80, None, chips.named("a100"), padded=True)

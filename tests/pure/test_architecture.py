@@ -207,7 +207,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "padding": (("trial", "coverage", "derive", "layout", "backends", "nvrtc", "config"), ()),
+    "padding": (("trial", "coverage", "derive", "layout", "backends", "nvrtc", "timing", "config"), ()),
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
@@ -240,7 +240,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "bench": (
         (
-            "ceiling", "instructions",
+            "ceiling", "instructions", "padding", "render",
             "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
             "foundry", "nvrtc", "records", "timing", "errors",
         ),
@@ -253,8 +253,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "series": (
         (
-            "bench", "known", "shapes", "rules", "denominators", "chips", "backends.pick", "records", "timing",
-            "config", "arch", "errors",
+            "bench", "known", "shapes", "rules", "coverage", "denominators", "chips", "backends.pick", "records",
+            "timing", "config", "arch", "errors",
         ),
         (),
     ),
