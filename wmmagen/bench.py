@@ -14,11 +14,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from wmmagen import ceiling, denominators, foundry, instructions, rules, trial
+from wmmagen import ceiling, denominators, foundry, instructions, padding, render, rules, trial
 from wmmagen.arch import Arch
-from wmmagen.backends import Backend, Subject
+from wmmagen.backends import Backend, Series, Subject
 from wmmagen.backends.pick import Place
 from wmmagen.backends.product import Library
 from wmmagen.config import KernelConfig, Problem, Residue, name, parse
@@ -39,6 +39,8 @@ SHARES: dict[Kind, str] = {"same types": "cublas_same_types", "FP32": "cublas_fp
 #: The same of those that compute a whole chain of steps; only there beside a chain.
 CHAIN_SHARES: dict[Kind, str] = {"own epilogue": "cublas_own_epilogue", "kernel behind": "cublas_kernel_behind"}
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: When a kernel for multiples gets its padded copies: not at all, with each call, or before the calls that are timed.
+Padded = Literal["", "padded with each call", "padded before"]
 #: What stands beside a kernel that was not timed.
 NOTHING_BESIDE: dict[str, str | None] = dict.fromkeys((*SHARES.values(), "ceiling"))
 
@@ -58,6 +60,7 @@ class Row:
         foreign: see :data:`FOREIGN`.
         of_ceiling: the kernel's rate over that of its instruction's ceiling; None where there is none.
         gain: how many times as fast it is as the kernel before it in the comparison; None of the first one.
+        padded: when its operands were padded; empty where they are those of the problem.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Row:
     foreign: bool = False
     of_ceiling: Ratio | None = None
     gain: Ratio | None = None
+    padded: Padded = ""
 
     @property
     def tflops(self) -> float | None:
@@ -106,7 +110,7 @@ class Row:
         """What a reader has to know of the time: the protocol's flags, and where it does not rank."""
         own = self.timing.flags if self.timing else ()
         ties = tuple(f"{TIE}: {kind}" for kind, ratio in self.ratios.items() if ratio.tie)
-        return (*own, *ties, *([FOREIGN] if self.foreign else []))
+        return (*own, *ties, *([self.padded] if self.padded else []), *([FOREIGN] if self.foreign else []))
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,20 @@ class _Contender:
     config: KernelConfig
     problem: Problem
     binary: Binary
-    subject: Subject
+    subject: Subject | Series
+    padded: Padded = ""
+    copiers: Binary | None = None
+
+    @property
+    def key(self) -> _Key:
+        return self.config, self.padded
+
+    def row(self, outcome: Outcome, detail: str = "", **more: Any) -> Row:
+        return Row(name(self.config), self.problem, outcome, detail, padded=self.padded, **more)
+
+
+#: A kernel, and when its operands are padded.
+_Key = tuple[KernelConfig, Padded]
 
 
 def demand(place: Place) -> None:
@@ -280,11 +297,12 @@ def measure(
     ceilings: bool = False,
     kinds: Collection[Kind] = KINDS,
     batch: int = 1,
+    padded: Sequence[KernelConfig] = (),
 ) -> Table:
     """Check, time and compare kernels on one size, those that compute the same D in turns with each other.
 
     Args:
-        configs: at least one; each is legal on ``arch`` for ``size``.
+        configs: each is legal on ``arch`` for ``size``; at least one, here or in ``padded``.
         size: M, N and K.
         place: where; its library, where it has one, gives the denominators.
         protocol: how they are timed, and on which data.
@@ -292,6 +310,8 @@ def measure(
         ceilings: whether the ceilings of their instructions are measured, too.
         kinds: the denominators that are measured; of the others the table says that nobody asked for them.
         batch: how many products of that size a launch computes; more than one where ``configs`` take a batch.
+        padded: kernels for multiples, which are called on padded copies. Each has two rows behind the others: padded
+            with each call, and before the calls that are timed.
 
     Raises:
         IllegalConfig: one of ``configs`` does not take ``size``.
@@ -302,25 +322,27 @@ def measure(
     demand(place)
     backend = place.demanded()
     demand_product(size, batch)
-    problems = [Problem.packed(config.operation, *size, batch=batch) for config in configs]
-    for config, problem in zip(configs, problems, strict=True):
-        rules.demand(config, arch, problem)
-    rows: dict[KernelConfig, Row] = {}
+    keys: list[_Key] = [(config, "") for config in configs]
+    keys += [(config, when) for config in padded for when in get_args(Padded) if when]
+    problems = [Problem.packed(config.operation, *size, batch=batch) for config, _ in keys]
+    for (config, when), problem in zip(keys, problems, strict=True):
+        rules.demand(config, arch, padding.plan(config, problem).problem if when else problem)
+    rows: dict[_Key, Row] = {}
     baselines: list[Baseline] = []
     limits: list[Limit] = []
     for problem in dict.fromkeys(map(unpromised, problems)):
-        group = [config for config, own in zip(configs, problems, strict=True) if unpromised(own) == problem]
+        group = [key for key, own in zip(keys, problems, strict=True) if unpromised(own) == problem]
         contenders, found = _contenders(list(dict.fromkeys(group)), arch, problem, place, protocol, compiler)
         timed, beside = _in_turns(contenders, arch, problem, place, protocol, kinds)
         found |= timed
         baselines += beside
         if ceilings:
-            right = [one for one in contenders if found[one.config].outcome is Outcome.OK]
+            right = [one for one in contenders if found[one.key].outcome is Outcome.OK]
             shares, above = _under_ceilings(right, arch, problem, backend, protocol, compiler)
-            found |= {c: dataclasses.replace(found[c], of_ceiling=share) for c, share in shares.items()}
+            found |= {key: dataclasses.replace(found[key], of_ceiling=share) for key, share in shares.items()}
             limits += above
         rows |= found
-    return Table(backend.device, tuple(rows[config] for config in configs), tuple(baselines), tuple(limits))
+    return Table(backend.device, tuple(rows[key] for key in keys), tuple(baselines), tuple(limits))
 
 
 def unpromised(problem: Problem) -> Problem:
@@ -330,19 +352,19 @@ def unpromised(problem: Problem) -> Problem:
 
 
 def _contenders(
-    configs: Sequence[KernelConfig],
+    keys: Sequence[_Key],
     arch: Arch,
     problem: Problem,
     place: Place,
     protocol: TimingProtocol,
     compiler: Compiler,
-) -> tuple[list[_Contender], dict[KernelConfig, Row]]:
+) -> tuple[list[_Contender], dict[_Key, Row]]:
     """Kernels of one problem that are right, and the rows of the others."""
     rows, contenders = {}, []
-    for config in configs:
-        ready = _contender(config, arch, problem, place, protocol, compiler)
+    for config, when in keys:
+        ready = _contender(config, when, arch, problem, place, protocol, compiler)
         if isinstance(ready, Row):
-            rows[config] = ready
+            rows[config, when] = ready
         else:
             contenders.append(ready)
     return contenders, rows
@@ -355,10 +377,10 @@ def _in_turns(
     place: Place,
     protocol: TimingProtocol,
     kinds: Collection[Kind],
-) -> tuple[dict[KernelConfig, Row], list[Baseline]]:
+) -> tuple[dict[_Key, Row], list[Baseline]]:
     """The rows of kernels of one problem, and its baselines."""
     backend = place.demanded()
-    rows: dict[KernelConfig, Row] = {}
+    rows: dict[_Key, Row] = {}
     baselines = [
         baseline(one, place.library, protocol) if one.kind in kinds else Baseline(one, reason="nobody asked for it")
         for one in denominators.denominators(problem)
@@ -372,7 +394,7 @@ def _in_turns(
     except Fault as fault:
         # Each ran alone a moment ago, and each can be asked for alone: nobody is blamed for the others.
         detail = f"in turns with {len(subjects) - 1} others: {fault.message}"
-        return {c.config: Row(name(c.config), c.problem, Outcome(fault.outcome), detail) for c in contenders}, baselines
+        return {one.key: one.row(Outcome(fault.outcome), detail) for one in contenders}, baselines
     for place_in_turn, (number, _) in enumerate(opponents, start=len(contenders)):
         baselines[number] = dataclasses.replace(baselines[number], timing=comparison.timings[place_in_turn])
     foreign = backend.foreign(arch)
@@ -381,16 +403,14 @@ def _in_turns(
             baselines[which].denominator.kind: comparison.ratio(number, at)
             for at, (which, _) in enumerate(opponents, start=len(contenders))
         }
-        timed = Row(
-            name(one.config),
-            one.problem,
+        timed = one.row(
             Outcome.OK,
             timing=comparison.timings[number],
             ratios={} if foreign else ratios,
             foreign=foreign,
             gain=comparison.ratio(number, number - 1) if number else None,
         )
-        rows[one.config] = _checked_again(timed, one, place)
+        rows[one.key] = _checked_again(timed, one, place)
     return rows, baselines
 
 
@@ -401,9 +421,9 @@ def _under_ceilings(
     backend: Backend,
     protocol: TimingProtocol,
     compiler: Compiler,
-) -> tuple[dict[KernelConfig, Ratio], list[Limit]]:
+) -> tuple[dict[_Key, Ratio], list[Limit]]:
     """Each kernel's share of its instruction's ceiling, where there is one, and the ceilings; all timed in turns."""
-    uses = {one.config: _instruction(one.config) for one in contenders}
+    uses = {one.key: _instruction(one.config) for one in contenders}
     needed = dict.fromkeys(uses.values())
     if backend.foreign(arch):
         return {}, [Limit(inst, problem, reason="the kernels were assembled again for this card") for inst in needed]
@@ -419,11 +439,11 @@ def _under_ceilings(
     places = {loop.loop.inst: at for at, loop in enumerate(loops, start=len(contenders))}
     shares = {}
     for number, one in enumerate(contenders):
-        at = places.get(uses[one.config])
+        at = places.get(uses[one.key])
         if at is not None:
             # A time is of a launch, and launches differ in how much they do.
             work = trial.operations_of(problem) / loops[at - len(contenders)].operations
-            shares[one.config] = comparison.ratio(number, at).scaled(work)
+            shares[one.key] = comparison.ratio(number, at).scaled(work)
     timings = {inst: comparison.timings[at] for inst, at in places.items()}
     return shares, [dataclasses.replace(limit, timing=timings.get(limit.inst)) for limit in limits]
 
@@ -447,23 +467,41 @@ def _limit(
 
 
 def _contender(
-    config: KernelConfig, arch: Arch, problem: Problem, place: Place, protocol: TimingProtocol, compiler: Compiler
+    config: KernelConfig,
+    when: Padded,
+    arch: Arch,
+    problem: Problem,
+    place: Place,
+    protocol: TimingProtocol,
+    compiler: Compiler,
 ) -> _Contender | Row:
     """A kernel that is right, ready to be timed; the row of one that is not.
 
     It is checked on what it promises, and timed on the buffers of ``problem``, which all kernels share.
     """
     backend, own = place.demanded(), dataclasses.replace(problem, operation=config.operation)
+    copiers = None
     try:
-        _, binary = trial.build(config, arch, compiler)
-        runs = trial.validate(config, binary, backend, [*trial.validation_problems(config), own])
+        source, binary = trial.build(config, arch, compiler)
+        hostile = trial.validation_problems(config)
+        if when:
+            entry = render.padding_entry(source.symbol)
+            copiers = compiler(render.render_padding(config, arch), entry, arch)
+        runs = trial.validate(config, binary, backend, hostile if when else [*hostile, own])
+        said = runs[-1].mismatch if not runs[-1].exact else ""
+        if copiers and not said:
+            said = padding.check(config, binary, copiers, backend, own)
     except CompileError as error:
-        return Row(name(config), own, Outcome.COMPILE, error.message)
+        return Row(name(config), own, Outcome.COMPILE, error.message, padded=when)
     except Fault as fault:
-        return Row(name(config), own, Outcome(fault.outcome), fault.message)
-    if not runs[-1].exact:
-        return Row(name(config), own, Outcome.WRONG, runs[-1].mismatch)
-    return _Contender(config, own, binary, trial.subject_of(config, binary, problem, protocol.data))
+        return Row(name(config), own, Outcome(fault.outcome), fault.message, padded=when)
+    if said:
+        return Row(name(config), own, Outcome.WRONG, said, padded=when)
+    if copiers is None:
+        return _Contender(config, own, binary, trial.subject_of(config, binary, problem, protocol.data))
+    pads = when == "padded with each call"
+    series = padding.series_of(config, binary, copiers, problem, data=protocol.data, pads=pads)
+    return _Contender(config, own, binary, series, when, copiers)
 
 
 def _checked_again(row: Row, one: _Contender, place: Place) -> Row:
@@ -472,12 +510,14 @@ def _checked_again(row: Row, one: _Contender, place: Place) -> Row:
     assert row.timing is not None
     try:
         trial.demand_possible(row.problem, row.timing, backend.device)
-        run = trial.check_run(one.config, one.binary, backend, row.problem)
+        if one.copiers:
+            said = padding.check(one.config, one.binary, one.copiers, backend, row.problem)
+        else:
+            run = trial.check_run(one.config, one.binary, backend, row.problem)
+            said = "" if run.exact else run.mismatch
     except Fault as fault:
-        return Row(row.name, row.problem, Outcome(fault.outcome), fault.message, foreign=row.foreign)
-    if not run.exact:
-        return Row(row.name, row.problem, Outcome.WRONG, f"after timing: {run.mismatch}", foreign=row.foreign)
-    return row
+        return one.row(Outcome(fault.outcome), fault.message, foreign=row.foreign)
+    return one.row(Outcome.WRONG, f"after timing: {said}", foreign=row.foreign) if said else row
 
 
 def baseline(denominator: Denominator, library: Library | None, protocol: TimingProtocol) -> Baseline:

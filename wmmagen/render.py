@@ -167,6 +167,34 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     )
 
 
+def render_padding(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
+    """The ``.cu`` that calls the launcher which :func:`render` exports under ``symbol``, on padded copies."""
+    return _fill("padding.cu.jinja", _padding(config, arch, symbol or name_of(config)))
+
+
+def render_padding_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
+    """The header of :func:`render_padding`, for C and C++."""
+    symbol = symbol or name_of(config)
+    return _fill("padding.h.jinja", _padding(config, arch, symbol), guard=include_guard(f"{symbol}_padded"))
+
+
+def padding_entry(symbol: str) -> str:
+    """The kernel of :func:`render_padding` that copies operands; beside it stands one for what has D's type."""
+    return f"{symbol}_pad_kernel"
+
+
+def _padding(config: KernelConfig, arch: Arch, symbol: str) -> dict[str, Any]:
+    o = config.operation
+    return {
+        **_words(config),
+        **_answers(rules.Status.WORKSPACE, batched=False),
+        "arch": arch.name,
+        "symbol": symbol,
+        "options": f" --symbol {symbol}" if symbol != name_of(config) else "",
+        "headers": sorted({t.header for t in (o.a, o.d) if t.header}),
+    }
+
+
 def include_guard(symbol: str) -> str:
     """The macro of the header of the launcher ``symbol``."""
     return f"WMMAGEN_{symbol}_H"
@@ -474,9 +502,15 @@ def _statuses(config: KernelConfig, known: Mapping[str, Any]) -> dict[str, Any]:
     """
     every = list(rules.Status)
     own = [every.index(rule.status) for rule, _ in _call_rules(known, strict_isa=False) if rule.status]
-    common = every.index(rules.Status.CODE)
-    last = max([common, *own])
-    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in every[: last + 1]]
+    last = every[max([every.index(rules.Status.CODE), *own])]
+    return _answers(last, batched=config.operation.batched)
+
+
+def _answers(latest: rules.Status, *, batched: bool) -> dict[str, Any]:
+    """The answers up to ``latest``."""
+    every = list(rules.Status)
+    common, last = every.index(rules.Status.CODE), every.index(latest)
+    said = [(status.value, rules.says(status, batched=batched)) for status in every[: last + 1]]
     values = ((f"  {value} = {n}{',' if n < last else ''}", says) for n, (value, says) in enumerate(said))
     fewer = "a header of an older wmmagen" if last == common else "a header that knows fewer answers"
     statuses = [{"value": value, "says": says} for value, says in said]

@@ -392,7 +392,7 @@ def _lasting(buffers: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
     return buffers
 
 
-def _timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
+def timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
     """A, B and C as the problem has them, and a blank D."""
     return checked_case(problem).buffers if data == "integers" else normal_buffers(problem, problem)
 
@@ -558,7 +558,7 @@ def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Dat
         ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
     launch = launch_of(binary.entry, config, problem, images_of(problem))
-    return Subject(binary, launch, launched(config, problem, _timed_buffers(problem, data)))
+    return Subject(binary, launch, launched(config, problem, timed_buffers(problem, data)))
 
 
 def time_it(

@@ -209,6 +209,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "padding": (("trial", "coverage", "derive", "layout", "backends", "nvrtc", "timing", "config"), ()),
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
@@ -216,7 +217,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
     "choose": (("records", "timing", "derive", "config", "arch"), ()),
     "manifest": (("render", "nvrtc", "records", "config", "errors"), ()),
-    "emit": (("manifest", "render", "config", "arch", "errors"), ()),
+    "emit": (("manifest", "render", "coverage", "config", "arch", "errors"), ()),
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
@@ -241,7 +242,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "bench": (
         (
-            "ceiling", "instructions",
+            "ceiling", "instructions", "padding", "render",
             "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
             "foundry", "nvrtc", "records", "timing", "errors",
         ),
@@ -254,8 +255,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "series": (
         (
-            "bench", "known", "shapes", "rules", "denominators", "chips", "backends.pick", "records", "timing",
-            "config", "arch", "errors",
+            "bench", "known", "shapes", "rules", "coverage", "denominators", "chips", "backends.pick", "records",
+            "timing", "config", "arch", "errors",
         ),
         (),
     ),

@@ -708,3 +708,27 @@ def test_a_run_sends_back_what_was_changed_alone() -> None:
     assert answer[0] is None and answer[1].tolist() == [4, 5] and answer[2].tolist() == [5, 6]  # type: ignore[index]
     left = request.left(answer)  # type: ignore[arg-type]
     assert left[0] is kept and [one.tolist() for one in left[1:]] == [[4, 5], [5, 6]]
+
+
+def test_a_series_is_all_of_its_launches_in_order_on_each_copy_of_its_buffers() -> None:
+    done: list[tuple[bytes, str, object, object]] = []
+
+    class Prepared:
+        def __init__(self, *what: Any) -> None:
+            self.what = what
+
+        def enqueue(self, stream: object) -> None:
+            done.append((*self.what, stream))
+
+    class Card:
+        def prepare(self, cubin: bytes, launch: Launch, addresses: object) -> Prepared:
+            return Prepared(cubin, launch.entry, addresses)
+
+    steps = tuple((cubin, Launch(entry, (1, 1, 1), (32, 1, 1), 0, ())) for cubin, entry in ((b"x", "a"), (b"y", "b")))
+    recipe = worker.SeriesRecipe(steps, (np.zeros(4, np.uint8),))
+    first, second = recipe.prepare(Card(), [[1], [2]])  # type: ignore[arg-type]
+    second.enqueue("stream")
+    first.enqueue("stream")
+    assert done == [
+        (b"x", "a", [2], "stream"), (b"y", "b", [2], "stream"), (b"x", "a", [1], "stream"), (b"y", "b", [1], "stream"),
+    ]  # fmt: skip

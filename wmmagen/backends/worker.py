@@ -33,6 +33,32 @@ class KernelRecipe:
 
 
 @dataclass(frozen=True)
+class SeriesRecipe:
+    """Kernels one after the other; see :class:`wmmagen.backends.Series`."""
+
+    steps: tuple[tuple[bytes, Launch], ...]
+    buffers: tuple[Bytes, ...]
+
+    def prepare(self, card: Card, copies: Sequence[Addresses]) -> Sequence[Enqueued]:
+        return [
+            _InOrder(tuple(card.prepare(cubin, launch, addresses) for cubin, launch in self.steps))
+            for addresses in copies
+        ]
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """Several launches in the place of one."""
+
+    steps: tuple[Enqueued, ...]
+
+    def enqueue(self, stream: object) -> None:
+        """Enqueue all of them."""
+        for step in self.steps:
+            step.enqueue(stream)
+
+
+@dataclass(frozen=True)
 class Run:
     """Launch once what the recipe makes, over copies of its buffers; answered by the buffers as they were left.
 
