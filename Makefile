@@ -43,6 +43,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_types.py
 	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
+	$(BIN)/python tests/nvrtc/prove_covering.py
 	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 
 proof-gpu: $(STAMP)
@@ -50,6 +51,7 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_executor.py
 	$(BIN)/python tests/gpu/prove_types.py
 	$(BIN)/python tests/gpu/prove_epilogues.py
+	$(BIN)/python tests/gpu/prove_covering.py
 	$(BIN)/python tests/gpu/prove_counts.py
 	$(BIN)/python tests/gpu/prove_accuracy.py
 	$(BIN)/python tests/gpu/prove_emission.py
