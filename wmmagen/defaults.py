@@ -55,6 +55,7 @@ _PLAIN: dict[str, Any] = {
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,
     "raster": LINEAR,
+    "warps_k": 1,
 }
 
 _ARRANGEMENTS = tuple(itertools.product((Arrange.ROWS, Arrange.TILES), repeat=2))

@@ -951,6 +951,9 @@ def _resident(id: str, name: str, expr: str, message: str, when: str | None = No
     )
 
 
+#: Where no shared memory is asked for.
+_NOT_SHARED = "(feed_global and store_direct and WARPS_K == 1)"
+
 _RESOURCES: tuple[Rule, ...] = (
     _rule(
         "R401",
@@ -959,7 +962,7 @@ _RESOURCES: tuple[Rule, ...] = (
         f"THREADS <= {derive.MAX_THREADS}",
         says=f"a block has {derive.MAX_THREADS} threads at most",
         message=f"{{warps}} warps are {{THREADS}} threads; a block holds {derive.MAX_THREADS} at most",
-        fix="fewer warps, more fragments per warp",
+        fix="fewer warps or groups of them, more fragments per warp",
         reason="The hardware launches no larger block.",
         source=GUIDE_LIMITS,
     ),
@@ -967,11 +970,10 @@ _RESOURCES: tuple[Rule, ...] = (
         "R402",
         "shared-memory-per-block",
         Scope.ARCH,
-        "SHARED_BYTES <= MAX_SHARED_BYTES",
-        when="feed_shared or store_staged",
+        f"{_NOT_SHARED} or SHARED_BYTES <= MAX_SHARED_BYTES",
         says="what is staged fits into the shared memory of a block",
         message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements, or a strip of D of {D_STRIP} sums for each warp, "
-        "take {SHARED_BYTES} bytes of shared memory; a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
+        "or the sums that {WARPS_K} groups of warps pass on, take {SHARED_BYTES} bytes of shared memory; a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
         fix="fewer stages, fewer k_steps, or a smaller block (warps, frags)",
         reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file "
         "declares no static memory.",
@@ -993,11 +995,10 @@ _RESOURCES: tuple[Rule, ...] = (
     _resident(
         "R405",
         "resident-shared-memory",
-        "MIN_BLOCKS == 1 or "
+        f"{_NOT_SHARED} or MIN_BLOCKS == 1 or "
         "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES",
         "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
         "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
-        when="feed_shared or store_staged",
     ),
     _rule(
         "R406",
@@ -1233,9 +1234,10 @@ _AXES: tuple[Rule, ...] = (
         "X613",
         "second-fragment-buffer",
         Scope.STATIC,
-        "FRAGMENT_BUFFERS == 1 or K_STEPS > 1",
+        "FRAGMENT_BUFFERS == 1 or GROUP_STEPS > 1",
         says="a second set of operand fragments needs a second step along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS}: there is no next step to load ahead",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS} for {WARPS_K} groups of warps: there is no next step "
+        "to load ahead",
         fix="fragment_buffers=1, or more k_steps",
         reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
         source="NAMES.md",
@@ -1246,11 +1248,11 @@ _AXES: tuple[Rule, ...] = (
         "X615",
         "fragments-ahead",
         Scope.STATIC,
-        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % 2 == 0 or K_STEPS == 1",
+        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or GROUP_STEPS % 2 == 0 or GROUP_STEPS == 1",
         when="feed_shared",
         says="fragments that are loaded across slices need an even number of steps along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS}: with an odd number of "
-        "steps, the two sets of fragments would change their places in every slice",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups of warps: with "
+        "an odd number of steps, the two sets of fragments would change their places in every slice",
         fix="fragment_buffers=1, or an even number of k_steps",
         reason="Which set a step uses is known when the kernel is compiled, or fragments end up in local memory.",
         source=TEMPLATE,
@@ -1389,6 +1391,45 @@ _AXES: tuple[Rule, ...] = (
         fix="split_k=1,reduction=none, or residue=exact",
         reason="Which slices lie inside A and B is counted from the first one on, which only one of the splits has; "
         "and a workspace has room for the tiles that D has whole.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X631",
+        "steps-of-groups",
+        Scope.STATIC,
+        "K_STEPS % WARPS_K == 0",
+        says="the groups of warps share the steps of a slice evenly",
+        message="{WARPS_K} groups of warps cannot share the k_steps={K_STEPS} of a slice evenly",
+        fix="a multiple of warps_k as k_steps, or fewer groups",
+        reason="All groups go through the same barriers, so the slowest one sets the pace; and one text has one number of "
+        "steps.",
+        source=TEMPLATE,
+        knobs=("k_steps", "warps_k"),
+    ),
+    _rule(
+        "X632",
+        "groups-in-registers",
+        Scope.STATIC,
+        "WARPS_K == 1",
+        when="residency_global",
+        says="partial sums that live in D belong to one warp",
+        message="residency=global keeps partial sums in D; with warps_k={WARPS_K} the warps of several groups would",
+        fix="warps_k=1, or residency=fragment",
+        reason="Groups have the same tile of D, and would overwrite each other's sums in every slice.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X633",
+        "groups-that-wrap",
+        Scope.STATIC,
+        "WARPS_K == 1",
+        when="overflow_saturate",
+        says="sums that saturate belong to one warp",
+        message="overflow=saturate with warps_k={WARPS_K}: sums saturate product by product, in one order",
+        fix="warps_k=1, or overflow=wrap",
+        reason="What one group has cut off, the products of another could have brought back into the type.",
         source=TEMPLATE,
         structural=True,
     ),
@@ -1682,7 +1723,7 @@ def _nearest(knob: str, known: Mapping[str, Any], others: frozenset[str]) -> str
 #: How far from the present value a nearest one is looked for; above every pad and block tile that has a use.
 _REACH = 4096
 #: Counts begin with 1, everything else with 0. A call of no size is legal, but nobody who has a size is helped by that.
-_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "split_k": 1, "M": 1, "N": 1, "K": 1}
+_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "split_k": 1, "warps_k": 1, "M": 1, "N": 1, "K": 1}
 
 
 def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:

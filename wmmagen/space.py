@@ -356,4 +356,5 @@ def _worth(operation: Operation, problem: Problem | None) -> dict[str, tuple[Val
         "fragment_buffers": (1, 2),
         "min_blocks": (1, 2, 3),
         "split_k": _splits(problem, min(shape.k for shape in shapes)),
+        "warps_k": (1,),
     }

@@ -56,6 +56,7 @@ BASE = KernelConfig(
     raster=LINEAR,
     split_k=1,
     reduction=Reduction.NONE,
+    warps_k=1,
 )
 
 
