@@ -73,9 +73,6 @@ _UNGROUPED_BYTES = (
     f" ({_STAGED_BYTES} if feed_shared else ({_D_BYTES} if store_staged else 0))"
 )
 
-#: Each group of warps keeps the sums that it stores itself.
-_PASSED_BYTES = "(WARPS_K - 1) * GROUP_BYTES"
-
 #: In the order of a generated file, in the groups it shows. A constant may use only what stands above it.
 GROUPS: tuple[tuple[Constant, ...], ...] = (
     (
@@ -176,12 +173,13 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
     (
         _derived("STAGED_BYTES", _STAGED_BYTES, "memory of all stages"),
         _derived("D_BYTES", _D_BYTES, "and of all strips, in the same place"),
-        _derived("GROUP_BYTES", "BLOCK_M * BLOCK_N * ACC_BITS // 8", "the sums that one group of warps holds"),
-        _derived("UNGROUPED_BYTES", _UNGROUPED_BYTES, "what stages and strips take"),
+        _derived("GROUP_BYTES", "BLOCK_M * BLOCK_N * ACC_BITS // 8", "the sums of one group of warps"),
+        _derived("MET_BYTES", "(WARPS_K - 1) * GROUP_BYTES", "those that are passed on"),
+        _derived("OWN_BYTES", _UNGROUPED_BYTES, "what stages and strips take"),
         _derived(
             "SHARED_BYTES",
-            f"({_UNGROUPED_BYTES}) if WARPS_K == 1 else ({_PASSED_BYTES} if feed_global and store_direct else"
-            f" (UNGROUPED_BYTES if UNGROUPED_BYTES > {_PASSED_BYTES} else {_PASSED_BYTES}))",
+            f"({_UNGROUPED_BYTES}) if WARPS_K == 1 else (MET_BYTES if feed_global and store_direct else"
+            " (OWN_BYTES if OWN_BYTES > MET_BYTES else MET_BYTES))",
             "dynamic shared memory of a block",
         ),
     ),

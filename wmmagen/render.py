@@ -645,14 +645,14 @@ def _aligned(lines: Iterable[tuple[str, str]]) -> str:
 def _guards(config: KernelConfig, arch: Arch, strict_isa: bool) -> str:
     """The static and arch rules as assertions; those that hold by structure alone are no news and are left out."""
     settled = derive.settled(config, strict_isa=strict_isa)
-    structure = derive.values(config, strict_isa=strict_isa)
+    structure = {**settled, **derive.given(config)}
     anywhere: list[str] = []
     any_arch: list[str] = []
     this_arch: list[str] = []
     for rule in rules.RULES:
         if rule.scope not in (Scope.STATIC, Scope.ARCH) or not rule.applies(settled):
             continue
-        expr = rule.expr.fold(structure if rule.structural else settled)
+        expr = rule.expr.fold(structure if rule.structural else settled, {"WARPS_K": config.warps_k})
         if expr is True:
             continue
         condition = "false" if expr is False else expr.cpp()  # type: ignore[union-attr]

@@ -951,8 +951,16 @@ def _resident(id: str, name: str, expr: str, message: str, when: str | None = No
     )
 
 
-#: Where no shared memory is asked for.
-_NOT_SHARED = "(feed_global and store_direct and WARPS_K == 1)"
+_FITS = "SHARED_BYTES <= MAX_SHARED_BYTES"
+_RESIDENT_SHARED = (
+    "MIN_BLOCKS == 1 or "
+    "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES"
+)
+_RESIDENT_SHARED_WORDS = (
+    "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
+    "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes"
+)
+_STAGES, _ONLY_GROUPS = "feed_shared or store_staged", "feed_global and store_direct"
 
 _RESOURCES: tuple[Rule, ...] = (
     _rule(
@@ -970,7 +978,8 @@ _RESOURCES: tuple[Rule, ...] = (
         "R402",
         "shared-memory-per-block",
         Scope.ARCH,
-        f"{_NOT_SHARED} or SHARED_BYTES <= MAX_SHARED_BYTES",
+        _FITS,
+        when=_STAGES,
         says="what is staged fits into the shared memory of a block",
         message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements, or a strip of D of {D_STRIP} sums for each warp, "
         "or the sums that {WARPS_K} groups of warps pass on, take {SHARED_BYTES} bytes of shared memory; a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
@@ -995,10 +1004,9 @@ _RESOURCES: tuple[Rule, ...] = (
     _resident(
         "R405",
         "resident-shared-memory",
-        f"{_NOT_SHARED} or MIN_BLOCKS == 1 or "
-        "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES",
-        "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
-        "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
+        _RESIDENT_SHARED,
+        _RESIDENT_SHARED_WORDS,
+        when=_STAGES,
     ),
     _rule(
         "R406",
@@ -1012,6 +1020,27 @@ _RESOURCES: tuple[Rule, ...] = (
         reason="Places within a tile's workspace are ints.",
         source=TEMPLATE,
         knobs=("split_k",),
+    ),
+    _rule(
+        "R407",
+        "shared-memory-of-groups",
+        Scope.ARCH,
+        f"True if WARPS_K == 1 else {_FITS}",
+        when=_ONLY_GROUPS,
+        says="the sums that groups of warps pass on fit into a block's shared memory",
+        message="{WARPS_K} groups of warps pass on {SHARED_BYTES} bytes of sums; a block of sm_{SM} has {MAX_SHARED_BYTES} "
+        "bytes of shared memory at most, opted in",
+        fix="fewer groups, or a smaller block (warps, frags)",
+        reason="The launch would be refused.",
+        source=GUIDE_LIMITS,
+        knobs=("warps_k",),
+    ),
+    _resident(
+        "R408",
+        "resident-sums-of-groups",
+        f"True if WARPS_K == 1 else {_RESIDENT_SHARED}",
+        _RESIDENT_SHARED_WORDS,
+        when=_ONLY_GROUPS,
     ),
 )
 
@@ -1234,7 +1263,7 @@ _AXES: tuple[Rule, ...] = (
         "X613",
         "second-fragment-buffer",
         Scope.STATIC,
-        "FRAGMENT_BUFFERS == 1 or GROUP_STEPS > 1",
+        "FRAGMENT_BUFFERS == 1 or K_STEPS > WARPS_K",
         says="a second set of operand fragments needs a second step along K",
         message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS} for {WARPS_K} groups of warps: there is no next step "
         "to load ahead",
@@ -1248,7 +1277,7 @@ _AXES: tuple[Rule, ...] = (
         "X615",
         "fragments-ahead",
         Scope.STATIC,
-        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or GROUP_STEPS % 2 == 0 or GROUP_STEPS == 1",
+        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % (2 * WARPS_K) == 0 or K_STEPS == WARPS_K",
         when="feed_shared",
         says="fragments that are loaded across slices need an even number of steps along K",
         message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups of warps: with "
