@@ -780,7 +780,7 @@ _GROUPS = (
     ),
     Mutant(
         "group-sums-alone", "each group stores its own sums as if they were all", "cutlass PR #3651",
-        (Edit("for (int behind = 0; behind < WARPS_K - 1; ++behind) {", "for (int behind = 0; behind < 0; ++behind) {"),),
+        (Edit("behind < WARPS_K - 1; ++behind", "behind < 0; ++behind"),),
         (SLICED_CP, SLICED_LD, SLICED_DIRECT), words=_WRONG,
     ),
     Mutant(

@@ -982,7 +982,8 @@ _RESOURCES: tuple[Rule, ...] = (
         when=_STAGES,
         says="what is staged fits into the shared memory of a block",
         message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements, or a strip of D of {D_STRIP} sums for each warp, "
-        "or the sums that {WARPS_K} groups of warps pass on, take {SHARED_BYTES} bytes of shared memory; a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
+        "or the sums that {WARPS_K} groups of warps pass on, take {SHARED_BYTES} bytes of shared memory; a block of "
+        "sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
         fix="fewer stages, fewer k_steps, or a smaller block (warps, frags)",
         reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file "
         "declares no static memory.",
@@ -1028,8 +1029,8 @@ _RESOURCES: tuple[Rule, ...] = (
         f"True if WARPS_K == 1 else {_FITS}",
         when=_ONLY_GROUPS,
         says="the sums that groups of warps pass on fit into a block's shared memory",
-        message="{WARPS_K} groups of warps pass on {SHARED_BYTES} bytes of sums; a block of sm_{SM} has {MAX_SHARED_BYTES} "
-        "bytes of shared memory at most, opted in",
+        message="{WARPS_K} groups of warps pass on {SHARED_BYTES} bytes of sums; a block of sm_{SM} has "
+        "{MAX_SHARED_BYTES} bytes of shared memory at most, opted in",
         fix="fewer groups, or a smaller block (warps, frags)",
         reason="The launch would be refused.",
         source=GUIDE_LIMITS,
@@ -1265,8 +1266,8 @@ _AXES: tuple[Rule, ...] = (
         Scope.STATIC,
         "FRAGMENT_BUFFERS == 1 or K_STEPS > WARPS_K",
         says="a second set of operand fragments needs a second step along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS} for {WARPS_K} groups of warps: there is no next step "
-        "to load ahead",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS} for {WARPS_K} groups of warps: there is no "
+        "next step to load ahead",
         fix="fragment_buffers=1, or more k_steps",
         reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
         source="NAMES.md",
@@ -1280,8 +1281,8 @@ _AXES: tuple[Rule, ...] = (
         "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % (2 * WARPS_K) == 0 or K_STEPS == WARPS_K",
         when="feed_shared",
         says="fragments that are loaded across slices need an even number of steps along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups of warps: with "
-        "an odd number of steps, the two sets of fragments would change their places in every slice",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups of "
+        "warps: with an odd number of steps, the two sets of fragments would change their places in every slice",
         fix="fragment_buffers=1, or an even number of k_steps",
         reason="Which set a step uses is known when the kernel is compiled, or fragments end up in local memory.",
         source=TEMPLATE,
@@ -1431,8 +1432,8 @@ _AXES: tuple[Rule, ...] = (
         says="the groups of warps share the steps of a slice evenly",
         message="{WARPS_K} groups of warps cannot share the k_steps={K_STEPS} of a slice evenly",
         fix="a multiple of warps_k as k_steps, or fewer groups",
-        reason="All groups go through the same barriers, so the slowest one sets the pace; and one text has one number of "
-        "steps.",
+        reason="All groups go through the same barriers, so the slowest one sets the pace; and one text has one number "
+        "of steps.",
         source=TEMPLATE,
         knobs=("k_steps", "warps_k"),
     ),

@@ -187,7 +187,7 @@ class _Tile:
         Every slice then loads the first step of the next one, and the last slice its own again: one step too many.
         """
         barrier = Load(block_barriers=1) if self._ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
-        return barrier + self._fragments() * self.WARPS_K if self._ahead else barrier
+        return barrier + self._fragments() * int(self.WARPS_K) if self._ahead else barrier
 
     def _passed(self) -> Load:
         """What groups of warps pass on to those that store the sums: each lane its own, without conflicts."""
@@ -274,7 +274,8 @@ class _Tile:
         lane = np.arange(WARP_SIZE)
         once = self._columns_read(lane % self.D_ROW_VECTORS) if derive.same_columns(self._known) else Load()
         rows: int = self.FRAGS_M
-        return (self._row_of_tiles() * rows + once * self.WARPS_K) * warps + barrier
+        groups: int = self.WARPS_K
+        return (self._row_of_tiles() * rows + once * groups) * warps + barrier
 
     def _columns_read(self, vector: Array) -> Load:
         """The vectors of columns, of which each lane has number ``vector`` of a row."""

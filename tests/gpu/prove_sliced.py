@@ -165,12 +165,12 @@ def repeated(arch: Arch, backend: Backend, launches: int = LAUNCHES) -> Iterator
     for text, groups in (("warps=2x2,frags=4x4,k_steps=4", 2), ("warps=2x1,frags=2x2,k_steps=8", 4)):
         config = defaults.read_config(f"{CP},{text},stages=3,warps_k={groups}", arch)
         _, binary = trial.build(config, arch)
-        problem = Problem.packed(config.operation, 256, 256, 1024)
+        problem = Problem.packed(config.operation, 128, 128, 512)
         images, rng = layout.images(problem), np.random.default_rng(5)
         operands = [image.pack(rng.standard_normal((image.rows, image.cols))) for image in images[:-1]]
         launch = trial.launch_of(binary.entry, config, problem, images)
         buffers = (*operands, images[-1].blank())
-        results = {backend.run(binary, launch, buffers).outputs[-1].tobytes() for _ in range(launches)}
+        results = {backend.run(binary, launch, buffers)[-1].tobytes() for _ in range(launches)}
         yield len(results) == 1, f"{launches} launches on normal data of {name(config)}: {len(results)} results"
 
 

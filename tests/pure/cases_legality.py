@@ -162,9 +162,7 @@ BREAKS: dict[str, Break] = {
     "R406": Break("split_k=32767,reduction=workspace", "split_k=32766,reduction=workspace"),
     # To the byte what a block of sm_75 has.
     "R407": Break(f"{_GLOBAL},warps_k=2,frags=8x4", f"{_GLOBAL},warps_k=2,frags=4x4", arch=75),
-    "R408": Break(
-        f"{_GLOBAL},warps_k=2,min_blocks=2", f"{_GLOBAL},warps_k=2,min_blocks=2", arch=86, keeps_arch=90
-    ),
+    "R408": Break(f"{_GLOBAL},warps_k=2,min_blocks=2", f"{_GLOBAL},warps_k=2,min_blocks=2", arch=86, keeps_arch=90),
     "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
     "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
     "C503": Break("stages=3", "stages=2"),
