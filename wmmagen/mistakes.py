@@ -785,17 +785,17 @@ _GROUPS = (
     ),
     Mutant(
         "group-same-steps", "every group makes the steps of the first one", "cutlass #3537",
-        (Edit("a_tile += group * GROUP_STEPS * A_STEP_K;", ""), Edit("b_tile += group * GROUP_STEPS * B_STEP_K;", "")),
+        (Edit("tile += warp_k * GROUP_STEPS", "tile += 0 * GROUP_STEPS", 2),),
         (SLICED_CP, SLICED_LD, SLICED_DIRECT), words=_WRONG,
     ),
     Mutant(
         "group-rows-of-all", "every group stores all rows of tiles, also those whose sums it does not have", "",
-        (Edit("    if (i % WARPS_K != group) continue;  // another group's\n", "", 2),),
+        (Edit("    if (i % WARPS_K != warp_k) continue;  // another group's\n", "", 2),),
         (SLICED_CP, SLICED_LD, SLICED_DIRECT), ("race", "out-of-bounds", "early-read"), _WRONG, visible=False,
     ),
     Mutant(
         "group-next-place", "sums are left where those of the next group are looked for", "",
-        (Edit("(group + WARPS_K - 1 - i % WARPS_K)", "(group + WARPS_K - i % WARPS_K)"),),
+        (Edit("(warp_k + WARPS_K - 1 - i % WARPS_K)", "(warp_k + WARPS_K - i % WARPS_K)"),),
         (SLICED_CP, SLICED_DIRECT), words=_WRONG,
     ),
 )  # fmt: skip

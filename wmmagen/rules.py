@@ -1281,8 +1281,8 @@ _AXES: tuple[Rule, ...] = (
         "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % (2 * WARPS_K) == 0 or K_STEPS == WARPS_K",
         when="feed_shared",
         says="fragments that are loaded across slices need an even number of steps along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups of "
-        "warps: with an odd number of steps, the two sets of fragments would change their places in every slice",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups "
+        "of warps: with an odd number of steps, the two sets of fragments would change their places in every slice",
         fix="fragment_buffers=1, or an even number of k_steps",
         reason="Which set a step uses is known when the kernel is compiled, or fragments end up in local memory.",
         source=TEMPLATE,

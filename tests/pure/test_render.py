@@ -74,7 +74,7 @@ MORE_STRUCTURES = (
     "copy=ld,stages=1,d=f16,c=f32,store=staged,epilogue=linear",
     "copy=ld,stages=1,batch=strided,epilogue=linear",
     f"{GLOBAL},batch=strided",
-    "copy=cpasync,stages=3,fragment_buffers=2,k_steps=4,warps_k=2,epilogue=linear,residue=predicated",
+    "copy=cpasync,stages=3,fragment_buffers=2,k_steps=4,warps_k=2,epilogue=linear,residue=predicated,raster=grouped4",
     "copy=ld,stages=1,k_steps=4,warps_k=4,frags=2x2,acc=f16,d=f32,store=staged,pad_d=8,layout=cr,split_k=2,"
     "reduction=workspace",
     f"{GLOBAL},warps_k=2,layout=cr,epilogue=linear",
