@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wmmagen import layout, trial
+from tests.gpu import prove_sliced
+from wmmagen import layout, rules, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend, execute
 from wmmagen.config import Problem
@@ -50,3 +51,12 @@ def test_the_order_of_sums_is_one_and_the_one_that_is_said() -> None:
         d = images[2].unpack(execute(binary, launch, buffers, seed=seed).outputs[-1])
         # Row 0 has (2^26 - 2^26) + 1, row 1 (-2^26 + 1) + 2^26, row 2 (1 + 2^26) - 2^26, where 1 is less than an ulp.
         assert [np.unique(d[16 * i : 16 * i + 16]).tolist() for i in range(3)] == [[1.0], [0.0], [0.0]]
+
+
+def test_what_the_proof_times_is_legal_for_its_problems_and_fits_a_card() -> None:
+    for size, tiles in prove_sliced.TIMED.items():
+        for text, counts in tiles:
+            made = [prove_sliced.sliced(text, groups, ARCHS[90]) for groups in counts]
+            problem = Problem.packed(made[0].operation, *size)
+            assert [rules.check(config, ARCHS[90], problem) for config in made] == [[]] * len(counts)
+            assert [config.warps_k for config in made] == list(counts) and counts[0] == 1
