@@ -178,7 +178,7 @@ def repeated(arch: Arch, backend: Backend, launches: int = LAUNCHES) -> Iterator
         launch = trial.launch_of(binary.entry, config, problem, images)
         buffers = (*operands, images[-1].blank())
         results = {backend.run(binary, launch, buffers)[-1].tobytes() for _ in range(launches)}
-        yield len(results) == 1, f"{launches} launches on normal data of {name(config)}: {len(results)} results"
+        yield len(results) == 1, f"{launches} launches on normal data of {name(config)}: {len(results)} different D"
 
 
 def timed(arch: Arch, backend: Backend) -> Iterator[tuple[bool, str]]:
