@@ -52,6 +52,8 @@ _MOST_SPLITS = 8
 #: Rows by columns of D up to which tiles alone may leave multiprocessors, or their tensor units, idle: one with 64 x 64
 #: of it for each of a few hundred blocks.
 _FEW = 512 * 64 * 64
+#: And the least K of which each of several groups of warps has more than a few steps.
+_LONG = 256
 
 Value = Any
 Names = dict[str, Any]
@@ -334,7 +336,7 @@ def _splits(problem: Problem | None, least_slice: int) -> tuple[int, ...]:
 
 def _few_tiles(problem: Problem | None) -> bool:
     """Whether groups of warps may be worth their meeting; without a problem there is no telling."""
-    return problem is not None and problem.batch * problem.m * problem.n <= _FEW
+    return problem is not None and problem.k >= _LONG and problem.batch * problem.m * problem.n <= _FEW
 
 
 def _worth(operation: Operation, problem: Problem | None) -> dict[str, tuple[Value, ...]]:

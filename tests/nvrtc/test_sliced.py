@@ -19,9 +19,7 @@ KERNELS = (
     "warps=1x1,frags=1x2,k_steps=4,warps_k=4,copy=cpasync,stages=2,fragment_buffers=1,split_k=2,acc=f16,layout=cr",
     "warps=1x2,frags=3x1,k_steps=4,warps_k=2,feed=global,store=staged,d=f16,epilogue=linear+biascol+relu,layout=rc",
     "warps=1x1,frags=2x2,k_steps=4,warps_k=2,copy=ld,stages=2,fragment_buffers=2,residue=predicated,store=direct",
-    "warps=1x1,frags=2x2,k_steps=2,warps_k=2,copy=ld,stages=1,split_k=2,reduction=atomic",
     "a=s8,warps=1x1,frags=2x2,k_steps=4,warps_k=4,copy=ld,stages=2,batch=strided,epilogue=linear,d=s8",
-    "a=f64,warps=1x1,frags=2x2,k_steps=2,warps_k=2,copy=cpasync,stages=2,fragment_buffers=1,epilogue=linear",
 )
 
 
