@@ -221,7 +221,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
-            "chips", "estimate", "backends.pick",
+            "estimate", "backends.pick",
             "timing", "config", "arch", "errors",
         ),
         (),
