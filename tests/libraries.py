@@ -12,10 +12,10 @@ from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig
 
 #: One for each pipeline and accumulator; one that needs more than 48 KB of shared memory, one with C, and splits of K
-#: that meet both ways.
+#: that meet both ways, one of them in groups of warps.
 CONFIGS = [
     "feed=global,frags=2x2",
-    "copy=ld,stages=1,split_k=2",
+    "copy=ld,stages=1,split_k=2,warps_k=2",
     "copy=ld,stages=2,acc=f16",
     "copy=cpasync,stages=3,inst=8x32x16,split_k=5,reduction=atomic",
     "copy=cpasync,stages=4,warps=4x2,k_steps=4",

@@ -255,6 +255,7 @@ class KernelConfig:
         raster: block order over D.
         split_k: blocks that share one tile of D along K.
         reduction: how their sums meet.
+        warps_k: groups of ``warps`` in a block that share the steps of every slice of K.
     """
 
     operation: Operation
@@ -277,6 +278,7 @@ class KernelConfig:
     raster: Raster
     split_k: int
     reduction: Reduction
+    warps_k: int
 
     @property
     def crosses_slices(self) -> bool:
@@ -571,10 +573,16 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "raster": _read_raster,
     "split_k": _read_int(1, MAX_SPLIT_K),
     "reduction": _enum_reader(Reduction),
+    "warps_k": _read_int(1, MAX_COUNT),
 }
 
 #: Values that mean that a mechanism is not there, where names and studies say nothing of it.
-NEUTRAL: dict[str, Any] = {"overflow": Overflow.WRAP, "batch": Batch.NONE, "reduction": Reduction.NONE}
+NEUTRAL: dict[str, Any] = {
+    "overflow": Overflow.WRAP,
+    "batch": Batch.NONE,
+    "reduction": Reduction.NONE,
+    "warps_k": 1,
+}
 OPERATION_KEYS = tuple(f.name for f in fields(Operation))
 CONFIG_KEYS = tuple(READERS)
 _values_in = attrgetter(*(f"operation.{key}" if key in OPERATION_KEYS else key for key in CONFIG_KEYS))
@@ -737,15 +745,16 @@ _NAME = re.compile(
     rf"_(?P<arrange_a>{_alternatives(Arrange)})(?P<arrange_b>{_alternatives(Arrange)})?"
     rf"_fb(?P<fragment_buffers>{_N})_(?P<residency>{'|'.join(_SPLIT)})_(?P<store>{_alternatives(Store)})"
     rf"_mb(?P<min_blocks>{_N})_(?P<raster>{Order.LINEAR}|(?:{_ORDERS}){_N})_sk(?P<split_k>{_N})"
-    rf"(?:_(?P<reduction>{'|'.join(r for r in Reduction if r is not Reduction.NONE)}))?"
+    rf"(?:_(?P<reduction>{'|'.join(r for r in Reduction if r is not Reduction.NONE)}))?(?:_wk(?P<warps_k>{_N}))?"
 )
 
 
 def name(config: KernelConfig) -> str:
     """The one name of a configuration: symbol, file stem, record key and command-line argument.
 
-    No field is left out because it has its default, so two configurations never share a name. A batch and a reduction
-    are said where there is one: their absence is no default, but what the name has meant since before there were any.
+    No field is left out because it has its default, so two configurations never share a name. A batch, a reduction
+    and groups of warps are said where there are any: their absence is no default, but what the name has meant since
+    before there were any.
 
     Raises:
         ConfigError: an expression makes it longer than a file's name can be.
@@ -766,6 +775,7 @@ def name(config: KernelConfig) -> str:
     )
     if c.reduction is not Reduction.NONE:  # said where there is one: names are older than this field
         how += f"_{c.reduction}"
+    how += f"_wk{c.warps_k}" if c.warps_k > 1 else ""  # the same
     whole = f"{what}__{how}"
     if len(whole) > MAX_NAME:
         raise ConfigError(

@@ -55,6 +55,7 @@ _PLAIN: dict[str, Any] = {
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,
     "raster": LINEAR,
+    "warps_k": 1,
 }
 
 _ARRANGEMENTS = tuple(itertools.product((Arrange.ROWS, Arrange.TILES), repeat=2))
@@ -242,12 +243,15 @@ def _open(keys: tuple[str, ...], values: Sequence[tuple[Any, ...]], fixed: Mappi
 
 
 def _k_steps(fixed: Mapping[str, Any]) -> Sequence[int]:
-    """An odd number of warps shares a slice evenly only where the slice has that factor, too."""
-    warps = fixed.get("warps", Grid(1, 1))
+    """An odd number of warps shares a slice evenly only where the slice has that factor, too.
+
+    Groups of warps share its steps.
+    """
+    warps, groups = fixed.get("warps", Grid(1, 1)), fixed["warps_k"]
     odd = warps.m * warps.n
     while odd % 2 == 0:
         odd //= 2
-    return (*_K_STEPS, *(k for k in (odd, 2 * odd) if 1 < k <= MAX_COUNT and k not in _K_STEPS))
+    return (*_K_STEPS, *(k for k in (odd, 2 * odd, 2 * groups, groups) if 1 < k <= MAX_COUNT and k not in _K_STEPS))
 
 
 def _pipelines(fixed: Mapping[str, Any], arch: Arch) -> Sequence[tuple[Copy, int, int]]:

@@ -66,7 +66,12 @@ TICKET_BITS = 256
 
 #: Written out where only one of the two takes shared memory, so that no constant is another name of the next.
 _STAGED_BYTES = "STAGES * (A_STAGE + B_STAGE) * A_BITS // 8"
-_D_BYTES = "WARPS_M * WARPS_N * D_STRIP * ACC_BITS // 8"
+_D_BYTES = "WARPS_M * WARPS_N * WARPS_K * D_STRIP * ACC_BITS // 8"
+#: Without groups of warps.
+_UNGROUPED_BYTES = (
+    "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and (store_staged or residue_predicated) else"
+    f" ({_STAGED_BYTES} if feed_shared else ({_D_BYTES} if store_staged else 0))"
+)
 
 #: In the order of a generated file, in the groups it shows. A constant may use only what stands above it.
 GROUPS: tuple[tuple[Constant, ...], ...] = (
@@ -93,6 +98,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _given("MIN_BLOCKS", "blocks that a multiprocessor is to hold at a time, which limits registers"),
         _given("RASTER_WIDTH", "block rows of a group, or block columns of a panel"),
         _given("SPLIT_K", "blocks that share one tile of D along K"),
+        _given("WARPS_K", "groups of these warps that share the steps of a slice"),
     ),
     (
         _derived("WARP_M", "FRAGS_M * INST_M", "the tile of D of one warp: rows"),
@@ -100,7 +106,8 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("BLOCK_M", "WARPS_M * WARP_M", "the tile of D of one block: rows"),
         _derived("BLOCK_N", "WARPS_N * WARP_N", "and columns"),
         _derived("BLOCK_K", "K_STEPS * INST_K", "one slice of K"),
-        _derived("THREADS", f"WARPS_M * WARPS_N * {WARP_SIZE}", "threads of a block"),
+        _derived("GROUP_STEPS", "K_STEPS // WARPS_K", "instructions along K of one group in one slice"),
+        _derived("THREADS", f"WARPS_M * WARPS_N * WARPS_K * {WARP_SIZE}", "threads of a block"),
         _derived("VECTOR", f"{WIDEST_BITS} // A_BITS", "elements of A or B in 16 bytes"),
         _derived("ACC_VECTOR", f"{WIDEST_BITS} // ACC_BITS", "elements of the accumulator in 16 bytes"),
         _derived("A_TILE_ROWS", "INST_M if a_row_major else INST_K", "rows of an instruction tile of A as it lies"),
@@ -166,11 +173,13 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
     (
         _derived("STAGED_BYTES", _STAGED_BYTES, "memory of all stages"),
         _derived("D_BYTES", _D_BYTES, "and of all strips, in the same place"),
+        _derived("GROUP_BYTES", "BLOCK_M * BLOCK_N * ACC_BITS // 8", "the sums of one group of warps"),
+        _derived("MET_BYTES", "(WARPS_K - 1) * GROUP_BYTES", "those that are passed on"),
+        _derived("OWN_BYTES", _UNGROUPED_BYTES, "what stages and strips take"),
         _derived(
             "SHARED_BYTES",
-            "(STAGED_BYTES if STAGED_BYTES > D_BYTES else D_BYTES) if feed_shared and (store_staged or"
-            " residue_predicated) else"
-            f" ({_STAGED_BYTES} if feed_shared else ({_D_BYTES} if store_staged else 0))",
+            f"({_UNGROUPED_BYTES}) if WARPS_K == 1 else (MET_BYTES if feed_global and store_direct else"
+            " (OWN_BYTES if OWN_BYTES > MET_BYTES else MET_BYTES))",
             "dynamic shared memory of a block",
         ),
     ),
@@ -315,10 +324,16 @@ def given(config: KernelConfig) -> dict[str, int]:
         "RASTER_WIDTH": c.raster.width,
         "FRAGMENT_BUFFERS": c.fragment_buffers,
         "SPLIT_K": c.split_k,
+        "WARPS_K": c.warps_k,
         "A_FRAGMENT_BITS": registers[0] * instructions.REGISTER_BITS,
         "B_FRAGMENT_BITS": registers[1] * instructions.REGISTER_BITS,
         "ACC_FRAGMENT_BITS": registers[2] * instructions.REGISTER_BITS,
     }
+
+
+def settled(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, Any]:
+    """What a file of a configuration is rendered with: its flags, and the number of a mechanism that is not there."""
+    return {**flags(config, strict_isa=strict_isa), **({"WARPS_K": 1} if config.warps_k == 1 else {})}
 
 
 def extend(base: Mapping[str, Any]) -> dict[str, Any]:

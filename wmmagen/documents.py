@@ -154,6 +154,12 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ),
     ("`_sk`*n*", ("split_k",), f"1 to {MAX_SPLIT_K}", "blocks that share one tile of D along K"),
     ("`_`*word*, or nothing", ("reduction",), _words(Reduction), "how their sums meet; nothing for `none`"),
+    (
+        "`_wk`*n*, or nothing",
+        ("warps_k",),
+        _COUNT,
+        "groups of these warps that share the steps of a slice; nothing for one",
+    ),
 )
 
 _EXAMPLE = (

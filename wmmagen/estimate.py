@@ -125,7 +125,7 @@ def predicted(config: KernelConfig, arch: Arch) -> Footprint:
     limit = min(MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM // (known["THREADS"] * config.min_blocks) // 8 * 8)
     registers, excess = min(wanted, limit), max(needed - limit, 0)
     resident = occupancy(arch, known["THREADS"], registers, known["SHARED_BYTES"])
-    return Footprint(registers, _SPILL_BYTES * config.k_steps * excess, 4 * excess, max(resident, 1), False)
+    return Footprint(registers, _SPILL_BYTES * known["GROUP_STEPS"] * excess, 4 * excess, max(resident, 1), False)
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,8 @@ class _Launch:
         self._sm = arch.sm
         self._rate = _rate(config, chip)
         self._warps = self._known["THREADS"] // WARP_SIZE
+        #: Along K, of a warp in a slice.
+        self._steps: int = self._known["GROUP_STEPS"]
         # A part of a block tile, or of a slice, costs as much as a whole one.
         sizes = zip((problem.m, problem.n, problem.k), "MNK", strict=True)
         *grid, slices = (-(-size // self._known[f"BLOCK_{axis}"]) for size, axis in sizes)
@@ -311,9 +313,9 @@ class _Launch:
         a = c.operation.a
         products = one.multiply_adds / (_TURING_PRODUCTS if self._sm < 80 else _OTHER_PRODUCTS.get(a.name, _PRODUCTS))
         tiles = (known["WARP_M"] + known["WARP_N"]) * c.inst.k * known["A_BITS"] // 8
-        loads = max(tiles // _OTHER_LOADS.get(a.name, _LDSM_BYTES), 1) * c.k_steps * self._warps
+        loads = max(tiles // _OTHER_LOADS.get(a.name, _LDSM_BYTES), 1) * self._steps * self._warps
         # What is rounded behind its load takes an instruction for each register.
-        rounded = tiles // (4 * WARP_SIZE) * c.k_steps * self._warps if a.rounded else 0
+        rounded = tiles // (4 * WARP_SIZE) * self._steps * self._warps if a.rounded else 0
         copies = 0
         if c.feed is Feed.SHARED:
             copies = one.global_load_requests * (_COPY if c.copy is Copy.LD else _ASYNC_COPY)
@@ -330,7 +332,7 @@ class _Launch:
         """
         c = self._config
         # With few tiles, a step's products wait for those of the step before, whose sums they go on with.
-        waits = max(self._step_waits(), c.k_steps * MATRIX_LATENCY - busy)
+        waits = max(self._step_waits(), self._steps * MATRIX_LATENCY - busy)
         if c.residency is Residency.GLOBAL:
             waits += 2 * L2_LATENCY
         if c.feed is not Feed.SHARED:
@@ -351,15 +353,17 @@ class _Launch:
         c = self._config
         if c.crosses_slices:
             return 0.0
-        one = self._work.slice.shared_load_wavefronts / (self._warps * c.k_steps)
+        one = self._work.slice.shared_load_wavefronts / (self._warps * self._steps)
         loaded = SHARED_LATENCY + one * min(self._warps, SCHEDULERS) / 2 if c.feed is Feed.SHARED else L2_LATENCY
-        return (c.k_steps if c.fragment_buffers == 1 else 1) * loaded
+        return (self._steps if c.fragment_buffers == 1 else 1) * loaded
 
     def _ends(self, blocks: int) -> float:
         """Cycles of a block's beginning and end: the first slice is waited for, and D is stored."""
         # A pointer out of an array comes before what it points to.
         found = L2_LATENCY if self._config.operation.batch is Batch.POINTERS else 0
-        return BEGIN_CYCLES + 2 * L2_LATENCY + found + self._moved(self._once, blocks) / self._config.split_k
+        # Groups of warps pass their sums on between two barriers.
+        passed = 2 * BARRIER_CYCLES + SHARED_LATENCY if self._config.warps_k > 1 else 0
+        return BEGIN_CYCLES + 2 * L2_LATENCY + found + passed + self._moved(self._once, blocks) / self._config.split_k
 
     def _finished(self) -> float:
         """Cycles behind the last slice in which the last blocks of the tiles add the sums of all and store them."""

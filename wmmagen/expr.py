@@ -78,9 +78,13 @@ class Expr:
     def _evaluate(self) -> Callable[[Env], Any]:
         return _compiled(self._node)
 
-    def fold(self, known: Env) -> Expr | bool | int:
-        """The expression that is left when ``known`` names are what they are; a plain value where nothing is left."""
-        return _folded(self, tuple((name, known[name]) for name in sorted(self.names & known.keys())))
+    def fold(self, known: Env, deciding: Env | None = None) -> Expr | bool | int:
+        """The expression that is left when ``known`` names are what they are; a plain value where nothing is left.
+
+        Args:
+            deciding: names that are known in conditions of an ``if`` only, of which one side is left.
+        """
+        return _folded(self, _read(self, known), _read(self, deciding or {}))
 
     def negated(self) -> Expr:
         """The truth that holds where this one does not, written without a leading ``not`` where that can be."""
@@ -227,12 +231,28 @@ _CALLED = {function.__name__: function for function in (_all, _any, _opposite, _
 _FOLDS_KEPT = 1 << 14
 
 
+Values = tuple[tuple[str, Any], ...]
+
+
+def _read(expr: Expr, known: Env) -> Values:
+    return tuple((name, known[name]) for name in sorted(expr.names & known.keys()))
+
+
 @lru_cache(maxsize=_FOLDS_KEPT)
-def _folded(expr: Expr, known: tuple[tuple[str, Any], ...]) -> Expr | bool | int:
-    node = _fold(expr._node, dict(known))
+def _folded(expr: Expr, known: Values, deciding: Values) -> Expr | bool | int:
+    node = _fold(_decided(expr._node, dict(deciding)) if deciding else expr._node, dict(known))
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, bool) else int(node.value)  # type: ignore[arg-type]
     return Expr(ast.unparse(node), expr.truth, node)
+
+
+def _decided(node: ast.expr, deciding: Env) -> ast.expr:
+    """``node`` with the side of each condition that is known."""
+    if isinstance(node, ast.IfExp) and _names(node.test) <= deciding.keys():
+        condition = _fold(node.test, deciding)
+        assert isinstance(condition, ast.Constant)
+        return _decided(node.body if condition.value else node.orelse, deciding)
+    return node
 
 
 def _fold(node: ast.expr, known: Env) -> ast.expr:
@@ -293,7 +313,7 @@ def _stands_for_truth(node: ast.expr) -> bool:
 def _fold_parts(node: ast.expr, known: Env) -> ast.expr:
     match node:
         case ast.BinOp(left=left, op=op, right=right):
-            return ast.BinOp(_fold(left, known), op, _fold(right, known))
+            return _without_one(ast.BinOp(_fold(left, known), op, _fold(right, known)))
         case ast.Compare(left=left, ops=ops, comparators=[right]):
             return ast.Compare(_fold(left, known), ops, [_fold(right, known)])
         case ast.UnaryOp(op=op, operand=operand):
@@ -305,6 +325,16 @@ def _fold_parts(node: ast.expr, known: Env) -> ast.expr:
             return ast.IfExp(condition, _fold(body, known), _fold(orelse, known))
         case ast.BoolOp(op=op, values=values):
             return _fold_logic(op, [_fold(v, known) for v in values])
+    return node
+
+
+def _without_one(node: ast.BinOp) -> ast.expr:
+    """A product or a quotient by 1 is its left side, and no rest is left by 1."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Mult() | ast.FloorDiv(), right=ast.Constant(value=1)):
+            return left
+        case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=1)):
+            return ast.Constant(0)
     return node
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wmmagen import instructions, sass
-from wmmagen.config import Copy, Feed, KernelConfig, Overflow, Reduction, Residency, Residue, Store
+from wmmagen import derive, instructions, sass
+from wmmagen.config import WIDEST_BITS, Copy, Feed, KernelConfig, Overflow, Reduction, Residency, Residue, Store
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import MachineCode
 from wmmagen.nvrtc import Binary
@@ -173,6 +173,7 @@ def defects(config: KernelConfig, kernel: Kernel) -> tuple[str, ...]:
     for loop in loops:
         found += _operands(config, loop, machine)
     found += _copies(config, kernel, loops, machine)
+    found += _passed(config, kernel, loops)
     return (*found, *_stores(config, kernel, loops, machine))
 
 
@@ -299,6 +300,17 @@ def _copies(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop], machine
             promise = f"only {' and '.join(sorted(promised))}" if promised else "nothing"
             found.append(f"the loop at {_start(loop)} copies by {_listed(other)}, where {promise} is promised")
     return found
+
+
+def _passed(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop]) -> list[str]:
+    """Sums that groups of warps pass on in other accesses than those of 16 bytes, which are too few then."""
+    known = derive.values(config)
+    each = known["FRAGS_M"] * known["FRAGS_N"] * known["ACC_FRAGMENT_BITS"] // WIDEST_BITS if config.warps_k > 1 else 0
+    made = Counter(access.word for _, access in _accesses(_outside(kernel, loops)))
+    least = {f"STS.{WIDEST_BITS}": each, f"LDS.{WIDEST_BITS}": each * (config.warps_k - 1)}
+    if few := [f"{made[word]} {word} of {count}" for word, count in least.items() if made[word] < count]:
+        return [f"groups of warps pass their sums on by {' and '.join(few)} that are promised"]
+    return []
 
 
 def _stores(config: KernelConfig, kernel: Kernel, loops: Sequence[Loop], machine: MachineCode) -> list[str]:

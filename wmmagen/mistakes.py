@@ -170,6 +170,9 @@ MET_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,
 MET_GLOBAL = "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,acc=f16,raster=panels2,split_k=4"
 ADDED = "layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=2,store=staged,split_k=3,reduction=atomic"
 ADDED_CP = "layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=cpasync,stages=3,align_d=1,split_k=2,reduction=atomic"
+SLICED_CP = "layout=rr,warps=2x1,frags=2x2,k_steps=4,copy=cpasync,stages=3,fragment_buffers=2,store=staged,warps_k=2"
+SLICED_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear,warps_k=2"
+SLICED_DIRECT = "layout=cr,warps=1x1,frags=4x1,k_steps=4,copy=ld,stages=2,store=direct,warps_k=4"
 
 _BARRIER = "__syncthreads();"
 _WAIT = "wait_groups<STAGES - 2>();"
@@ -757,6 +760,50 @@ _SPLITS = (
     ),
 )  # fmt: skip
 
+#: Groups of warps that share the steps of a slice, and how their sums meet.
+_GROUPS = (
+    Mutant(
+        "group-slice-barrier", "sums are left where other warps still read the last slice", "cccl PR #2699",
+        (Edit(f"{_BARRIER}  // every warp has read the last slice", "// every warp has read the last slice"),),
+        (SLICED_CP, SLICED_LD), ("race",), visible=False,
+    ),
+    Mutant(
+        "group-sums-barrier", "sums of another group are added before they are there", "NVIDIA/Fuser PR #489",
+        (Edit(f"{_BARRIER}  // the sums of all groups", "// the sums of all groups"),),
+        (SLICED_CP, SLICED_LD, SLICED_DIRECT), ("race", "early-read"), visible=False,
+    ),
+    Mutant(
+        "group-strip-barrier", "sums on their way to D overwrite those that another group still adds", "cuml PR #6578",
+        (Edit(f"{_BARRIER}  // every warp has the sums", "// every warp has the sums"),),
+        (SLICED_CP, SLICED_LD), ("race",), visible=False,
+    ),
+    Mutant(
+        "group-wrong-plane", "warps of the second group begin behind the tile of the block", "cutlass #3496",
+        (Edit("const int member = warp % (WARPS_M * WARPS_N);", "const int member = warp % (WARPS_M * WARP_N);"),),
+        (SLICED_CP, SLICED_LD, SLICED_DIRECT), ("out-of-bounds", "race", "early-read"), _WRONG,
+    ),
+    Mutant(
+        "group-sums-alone", "each group stores its own sums as if they were all", "cutlass PR #3651",
+        (Edit("behind < WARPS_K - 1; ++behind", "behind < 0; ++behind"),),
+        (SLICED_CP, SLICED_LD, SLICED_DIRECT), words=_WRONG,
+    ),
+    Mutant(
+        "group-same-steps", "every group makes the steps of the first one", "cutlass #3537",
+        (Edit("tile += warp_k * GROUP_STEPS", "tile += 0 * GROUP_STEPS", 2),),
+        (SLICED_CP, SLICED_LD, SLICED_DIRECT), words=_WRONG,
+    ),
+    Mutant(
+        "group-rows-of-all", "every group stores all rows of tiles, also those whose sums it does not have", "",
+        (Edit("    if (i % WARPS_K != warp_k) continue;  // another group's\n", "", 2),),
+        (SLICED_CP, SLICED_LD, SLICED_DIRECT), ("race", "out-of-bounds", "early-read"), _WRONG, visible=False,
+    ),
+    Mutant(
+        "group-next-place", "sums are left where those of the next group are looked for", "",
+        (Edit("(warp_k + WARPS_K - 1 - i % WARPS_K)", "(warp_k + WARPS_K - i % WARPS_K)"),),
+        (SLICED_CP, SLICED_DIRECT), words=_WRONG,
+    ),
+)  # fmt: skip
+
 #: Parts of tiles, of slices and of copies, where sizes are no multiples.
 _EDGES = (
     Mutant(
@@ -795,6 +842,6 @@ _EDGES = (
 
 #: All of them, in the order of a table.
 MUTANTS: tuple[Mutant, ...] = (
-    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_EDGES,
+    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_GROUPS, *_EDGES,
 )  # fmt: skip
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

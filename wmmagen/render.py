@@ -394,6 +394,7 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
             "split": config.reduction.value,
+            "groups": "one" if config.warps_k == 1 else "several",
             "residue": config.operation.residue.value,
             "edge": config.operation.residue.value,
             "store": _store(config),
@@ -699,7 +700,7 @@ def _headers(*types: ElementType | None) -> list[str]:
 
 def _needed(config: KernelConfig, text: str, strict_isa: bool) -> dict[str, str]:
     """Every constant that ``text`` reads, directly or through another constant, with its right side in C++."""
-    flags = derive.flags(config, strict_isa=strict_isa)
+    settled = derive.settled(config, strict_isa=strict_isa)
     given = derive.given(config)
     table = {c.name: c for c in derive.CONSTANTS + derive.COSTS}
     right_sides: dict[str, str] = {}
@@ -710,7 +711,7 @@ def _needed(config: KernelConfig, text: str, strict_isa: bool) -> dict[str, str]
         if expr is None:
             right_sides[name] = str(given[name])
             continue
-        left = expr.fold(flags)
+        left = expr.fold(settled, {"WARPS_K": config.warps_k})
         assert not isinstance(left, (bool, int)), name
         right_sides[name] = left.cpp()
         open_names |= {n for n in left.names if n not in right_sides}
@@ -739,15 +740,15 @@ def _aligned(lines: Iterable[tuple[str, str]]) -> str:
 
 def _guards(config: KernelConfig, arch: Arch, strict_isa: bool) -> str:
     """The static and arch rules as assertions; those that hold by structure alone are no news and are left out."""
-    flags: dict[str, Any] = derive.flags(config, strict_isa=strict_isa)
-    structure = {**flags, **derive.given(config)}
+    settled = derive.settled(config, strict_isa=strict_isa)
+    structure = {**settled, **derive.given(config)}
     anywhere: list[str] = []
     any_arch: list[str] = []
     this_arch: list[str] = []
     for rule in rules.RULES:
-        if rule.scope not in (Scope.STATIC, Scope.ARCH) or not rule.applies(flags):
+        if rule.scope not in (Scope.STATIC, Scope.ARCH) or not rule.applies(settled):
             continue
-        expr = rule.expr.fold(structure if rule.structural else flags)
+        expr = rule.expr.fold(structure if rule.structural else settled, {"WARPS_K": config.warps_k})
         if expr is True:
             continue
         condition = "false" if expr is False else expr.cpp()  # type: ignore[union-attr]

@@ -951,6 +951,17 @@ def _resident(id: str, name: str, expr: str, message: str, when: str | None = No
     )
 
 
+_FITS = "SHARED_BYTES <= MAX_SHARED_BYTES"
+_RESIDENT_SHARED = (
+    "MIN_BLOCKS == 1 or "
+    "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES"
+)
+_RESIDENT_SHARED_WORDS = (
+    "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
+    "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes"
+)
+_STAGES, _ONLY_GROUPS = "feed_shared or store_staged", "feed_global and store_direct"
+
 _RESOURCES: tuple[Rule, ...] = (
     _rule(
         "R401",
@@ -959,7 +970,7 @@ _RESOURCES: tuple[Rule, ...] = (
         f"THREADS <= {derive.MAX_THREADS}",
         says=f"a block has {derive.MAX_THREADS} threads at most",
         message=f"{{warps}} warps are {{THREADS}} threads; a block holds {derive.MAX_THREADS} at most",
-        fix="fewer warps, more fragments per warp",
+        fix="fewer warps or groups of them, more fragments per warp",
         reason="The hardware launches no larger block.",
         source=GUIDE_LIMITS,
     ),
@@ -967,11 +978,12 @@ _RESOURCES: tuple[Rule, ...] = (
         "R402",
         "shared-memory-per-block",
         Scope.ARCH,
-        "SHARED_BYTES <= MAX_SHARED_BYTES",
-        when="feed_shared or store_staged",
+        _FITS,
+        when=_STAGES,
         says="what is staged fits into the shared memory of a block",
         message="{STAGES} stages of {A_STAGE} + {B_STAGE} elements, or a strip of D of {D_STRIP} sums for each warp, "
-        "take {SHARED_BYTES} bytes of shared memory; a block of sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
+        "or the sums that {WARPS_K} groups of warps pass on, take {SHARED_BYTES} bytes of shared memory; a block of "
+        "sm_{SM} has {MAX_SHARED_BYTES} at most, opted in",
         fix="fewer stages, fewer k_steps, or a smaller block (warps, frags)",
         reason="The launch would be refused; the budget is the sum of dynamic and static memory, and this file "
         "declares no static memory.",
@@ -993,11 +1005,9 @@ _RESOURCES: tuple[Rule, ...] = (
     _resident(
         "R405",
         "resident-shared-memory",
-        "MIN_BLOCKS == 1 or "
-        "MIN_BLOCKS * ((SHARED_BYTES + 127) // 128 * 128 + RESERVED_SHARED_BYTES) <= MULTIPROCESSOR_SHARED_BYTES",
-        "{MIN_BLOCKS} blocks with {SHARED_BYTES} bytes of shared memory each, and {RESERVED_SHARED_BYTES} reserved for "
-        "each, are more than the {MULTIPROCESSOR_SHARED_BYTES} bytes",
-        when="feed_shared or store_staged",
+        _RESIDENT_SHARED,
+        _RESIDENT_SHARED_WORDS,
+        when=_STAGES,
     ),
     _rule(
         "R406",
@@ -1011,6 +1021,27 @@ _RESOURCES: tuple[Rule, ...] = (
         reason="Places within a tile's workspace are ints.",
         source=TEMPLATE,
         knobs=("split_k",),
+    ),
+    _rule(
+        "R407",
+        "shared-memory-of-groups",
+        Scope.ARCH,
+        f"True if WARPS_K == 1 else {_FITS}",
+        when=_ONLY_GROUPS,
+        says="the sums that groups of warps pass on fit into a block's shared memory",
+        message="{WARPS_K} groups of warps pass on {SHARED_BYTES} bytes of sums; a block of sm_{SM} has "
+        "{MAX_SHARED_BYTES} bytes of shared memory at most, opted in",
+        fix="fewer groups, or a smaller block (warps, frags)",
+        reason="The launch would be refused.",
+        source=GUIDE_LIMITS,
+        knobs=("warps_k",),
+    ),
+    _resident(
+        "R408",
+        "resident-sums-of-groups",
+        f"True if WARPS_K == 1 else {_RESIDENT_SHARED}",
+        _RESIDENT_SHARED_WORDS,
+        when=_ONLY_GROUPS,
     ),
 )
 
@@ -1233,9 +1264,10 @@ _AXES: tuple[Rule, ...] = (
         "X613",
         "second-fragment-buffer",
         Scope.STATIC,
-        "FRAGMENT_BUFFERS == 1 or K_STEPS > 1",
+        "FRAGMENT_BUFFERS == 1 or K_STEPS > WARPS_K",
         says="a second set of operand fragments needs a second step along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS}: there is no next step to load ahead",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with k_steps={K_STEPS} for {WARPS_K} groups of warps: there is no "
+        "next step to load ahead",
         fix="fragment_buffers=1, or more k_steps",
         reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
         source="NAMES.md",
@@ -1246,11 +1278,11 @@ _AXES: tuple[Rule, ...] = (
         "X615",
         "fragments-ahead",
         Scope.STATIC,
-        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % 2 == 0 or K_STEPS == 1",
+        "FRAGMENT_BUFFERS == 1 or STAGES == 1 or K_STEPS % (2 * WARPS_K) == 0 or K_STEPS == WARPS_K",
         when="feed_shared",
         says="fragments that are loaded across slices need an even number of steps along K",
-        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS}: with an odd number of "
-        "steps, the two sets of fragments would change their places in every slice",
+        message="fragment_buffers={FRAGMENT_BUFFERS} with {STAGES} stages and k_steps={K_STEPS} for {WARPS_K} groups "
+        "of warps: with an odd number of steps, the two sets of fragments would change their places in every slice",
         fix="fragment_buffers=1, or an even number of k_steps",
         reason="Which set a step uses is known when the kernel is compiled, or fragments end up in local memory.",
         source=TEMPLATE,
@@ -1389,6 +1421,45 @@ _AXES: tuple[Rule, ...] = (
         fix="split_k=1,reduction=none, or residue=exact",
         reason="Which slices lie inside A and B is counted from the first one on, which only one of the splits has; "
         "and a workspace has room for the tiles that D has whole.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X631",
+        "steps-of-groups",
+        Scope.STATIC,
+        "K_STEPS % WARPS_K == 0",
+        says="the groups of warps share the steps of a slice evenly",
+        message="{WARPS_K} groups of warps cannot share the k_steps={K_STEPS} of a slice evenly",
+        fix="a multiple of warps_k as k_steps, or fewer groups",
+        reason="All groups go through the same barriers, so the slowest one sets the pace; and one text has one number "
+        "of steps.",
+        source=TEMPLATE,
+        knobs=("k_steps", "warps_k"),
+    ),
+    _rule(
+        "X632",
+        "groups-in-registers",
+        Scope.STATIC,
+        "WARPS_K == 1",
+        when="residency_global",
+        says="partial sums that live in D belong to one warp",
+        message="residency=global keeps partial sums in D; with warps_k={WARPS_K} the warps of several groups would",
+        fix="warps_k=1, or residency=fragment",
+        reason="Groups have the same tile of D, and would overwrite each other's sums in every slice.",
+        source=TEMPLATE,
+        structural=True,
+    ),
+    _rule(
+        "X633",
+        "groups-that-wrap",
+        Scope.STATIC,
+        "WARPS_K == 1",
+        when="overflow_saturate",
+        says="sums that saturate belong to one warp",
+        message="overflow=saturate with warps_k={WARPS_K}: sums saturate product by product, in one order",
+        fix="warps_k=1, or overflow=wrap",
+        reason="What one group has cut off, the products of another could have brought back into the type.",
         source=TEMPLATE,
         structural=True,
     ),
@@ -1682,7 +1753,7 @@ def _nearest(knob: str, known: Mapping[str, Any], others: frozenset[str]) -> str
 #: How far from the present value a nearest one is looked for; above every pad and block tile that has a use.
 _REACH = 4096
 #: Counts begin with 1, everything else with 0. A call of no size is legal, but nobody who has a size is helped by that.
-_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "split_k": 1, "M": 1, "N": 1, "K": 1}
+_LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "split_k": 1, "warps_k": 1, "M": 1, "N": 1, "K": 1}
 
 
 def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ class Seed:
         min_blocks: blocks that a multiprocessor is to hold.
         acc_bits: the widest accumulator whose partial sums of a warp's tile fit into its registers.
         splits: whether K is split.
+        groups: of warps, which share the steps of a slice.
     """
 
     block: tuple[int, int]
@@ -42,12 +43,15 @@ class Seed:
     min_blocks: int = 1
     acc_bits: int = 32
     splits: bool = False
+    groups: int = 1
 
 
 _SMALL = (
     Seed((64, 64), 64, 4, (32, 32)),
     Seed((64, 64), 32, 3, (32, 32)),
     Seed((64, 64), 64, 4, (32, 32), splits=True),
+    Seed((64, 64), 64, 4, (32, 32), groups=2),
+    Seed((16, 64), 128, 4, (16, 32), groups=4),
 )
 _TURING = (
     Seed((256, 256), 32, 1, (128, 64), Copy.LD, buffers=1, acc_bits=16),
@@ -71,6 +75,12 @@ _HOPPER = (
     Seed((128, 128), 64, 3),
     Seed((128, 128), 32, 4),
     Seed((64, 64), 64, 4, (32, 32), splits=True),
+    Seed((128, 128), 64, 3, groups=2),
+    Seed((128, 64), 64, 4, (64, 32), groups=2),
+    Seed((64, 64), 64, 4, (32, 32), groups=2),
+    Seed((64, 64), 128, 3, (32, 32), groups=4),
+    Seed((32, 64), 128, 4, (32, 32), groups=4),
+    Seed((16, 64), 128, 4, (16, 32), groups=4),
 )
 
 #: By the first architecture that they suit; those in between take the nearest below them.
@@ -120,7 +130,7 @@ def _configs(seed: Seed, space: Space) -> Iterator[KernelConfig]:
         return
     point: dict[str, Value] = {name: values[0] for name, values in live.items()}
     point |= {name: whole // part for name, (whole, part) in divisions.items()}
-    point |= {"copy": seed.copy, "stages": seed.stages}
+    point |= {"copy": seed.copy, "stages": seed.stages, "warps_k": seed.groups}
     point |= {"fragment_buffers": seed.buffers, "min_blocks": seed.min_blocks}
     settled = {name: values[0] for name, values in live.items() if len(values) == 1}
     # Without a problem there is no telling what is worth splitting.

@@ -49,6 +49,12 @@ _GRIDS = ("warps", "frags")
 #: Where no problem is given; each number of splits is one more column of the product.
 _MOST_SPLITS = 8
 
+#: Rows by columns of D up to which tiles alone may leave multiprocessors, or their tensor units, idle: one with 64 x 64
+#: of it for each of a few hundred blocks.
+_FEW = 512 * 64 * 64
+#: And the least K of which each of several groups of warps has more than a few steps.
+_LONG = 256
+
 Value = Any
 Names = dict[str, Any]
 
@@ -328,11 +334,17 @@ def _splits(problem: Problem | None, least_slice: int) -> tuple[int, ...]:
     return tuple(2**power for power in range(max(most, 1).bit_length()))
 
 
+def _few_tiles(problem: Problem | None) -> bool:
+    """Whether groups of warps may be worth their meeting; without a problem there is no telling."""
+    return problem is not None and problem.k >= _LONG and problem.batch * problem.m * problem.n <= _FEW
+
+
 def _worth(operation: Operation, problem: Problem | None) -> dict[str, tuple[Value, ...]]:
     """The values that are worth a search, whether a template makes them or not; structure first, counts after it."""
     rows = instructions.of_operand(operation.a) or instructions.INSTRUCTIONS
     # Types that no instruction has break a rule with every shape, which says so better than no shape at all.
     shapes = dict.fromkeys(Shape(i.m, i.n, i.k) for i in rows)
+    few = _few_tiles(problem)
     unit, unit_d = WIDEST_BITS // operation.a.bits, WIDEST_BITS // operation.acc.bits
     return {
         "inst": tuple(shapes),
@@ -348,7 +360,7 @@ def _worth(operation: Operation, problem: Problem | None) -> dict[str, tuple[Val
         "warps_n": _WARPS,
         "frags_m": _FRAGS,
         "frags_n": _FRAGS,
-        "k_steps": (1, 2, 4),
+        "k_steps": (1, 2, 4, 8) if few else (1, 2, 4),
         "stages": (1, 2, 3, 4, 5),
         "pad_a": (0, unit, 2 * unit),
         "pad_b": (0, unit, 2 * unit),
@@ -356,4 +368,5 @@ def _worth(operation: Operation, problem: Problem | None) -> dict[str, tuple[Val
         "fragment_buffers": (1, 2),
         "min_blocks": (1, 2, 3),
         "split_k": _splits(problem, min(shape.k for shape in shapes)),
+        "warps_k": (1, 2, 4) if few else (1,),
     }

@@ -136,6 +136,7 @@ class _Tile:
         once = self._stored() * (self.SPLIT_K if self._known["reduction_atomic"] else 1) + self._pointers()
         if self._known["reduction_workspace"]:
             once += self._left() * self.SPLIT_K + self._met()
+        once += self._passed()
         if self._known["feed_shared"]:
             each += self._copies("A") + self._copies("B") + self._barriers()
             once += self._prologue() * self.SPLIT_K
@@ -150,7 +151,7 @@ class _Tile:
         """Where arrays name the matrices of a batch, every warp loads the pointer to each of its own."""
         if not self._known["batch_pointers"]:
             return Load()
-        loads: int = self.WARPS_M * self.WARPS_N * (4 if self._known["epilogue_linear"] else 3)
+        loads: int = self.THREADS // WARP_SIZE * (4 if self._known["epilogue_linear"] else 3)
         return Load(global_load_requests=loads, global_load_sectors=loads)
 
     def finish(self) -> Load:
@@ -188,7 +189,18 @@ class _Tile:
         Every slice then loads the first step of the next one, and the last slice its own again: one step too many.
         """
         barrier = Load(block_barriers=1) if self._ahead or (self._known["copy_ld"] and self.STAGES == 2) else Load()
-        return barrier + self._fragments() if self._ahead else barrier
+        return barrier + self._fragments() * int(self.WARPS_K) if self._ahead else barrier
+
+    def _passed(self) -> Load:
+        """What groups of warps pass on to those that store the sums: each lane its own, without conflicts."""
+        if self.WARPS_K == 1:
+            return Load()
+        passes: int = (self.WARPS_K - 1) * self.GROUP_BYTES // WAVEFRONT * self.SPLIT_K
+        return Load(
+            shared_load_wavefronts=passes,
+            shared_store_wavefronts=passes,
+            block_barriers=(2 if self._known["feed_shared"] else 1) * self.SPLIT_K,
+        )
 
     def _barriers(self) -> Load:
         single = self._known["copy_ld"] and self.STAGES == 1
@@ -260,11 +272,12 @@ class _Tile:
         if not self._known["store_staged"]:
             return self._sums(stores=True) + self._sums(stores=False) * matrices
         warps: int = self.WARPS_M * self.WARPS_N
-        barrier = Load(block_barriers=1) if self._known["feed_shared"] else Load()
+        barrier = Load(block_barriers=1) if self._known["feed_shared"] or self.WARPS_K > 1 else Load()
         lane = np.arange(WARP_SIZE)
         once = self._columns_read(lane % self.D_ROW_VECTORS) if derive.same_columns(self._known) else Load()
         rows: int = self.FRAGS_M
-        return (self._row_of_tiles() * rows + once) * warps + barrier
+        groups: int = self.WARPS_K
+        return (self._row_of_tiles() * rows + once * groups) * warps + barrier
 
     def _columns_read(self, vector: Array) -> Load:
         """The vectors of columns, of which each lane has number ``vector`` of a row."""

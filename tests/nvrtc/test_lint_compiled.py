@@ -167,6 +167,14 @@ def test_copies_of_halves_are_caught() -> None:
     assert any("copies by" in text and "LDG.64" in text for text in told.defects)
 
 
+def test_sums_that_groups_pass_on_in_narrow_accesses_are_caught() -> None:
+    pairs = "copy=cpasync,stages=3,frags=2x2,k_steps=4,warps_k=2"
+    assert report(config(pairs), trial.build(config(pairs), ARCHS[80])[1]).defects == ()
+    whole, each = "*at(behind, i, j, pass) = sums;", "reinterpret_cast<volatile float*>(at(behind, i, j, pass))[e]"
+    told = spoilt(pairs, 80, whole, f"for (int e = 0; e < ACC_VECTOR; ++e) {each} = sums.of[e];").defects
+    assert told == ("groups of warps pass their sums on by 0 STS.128 of 8 that are promised",)
+
+
 def test_products_that_are_left_out_are_caught() -> None:
     told = spoilt("frags=2x2,k_steps=1", 80, "wmma::mma_sync(acc", "if (i + j < 2) wmma::mma_sync(acc")
     assert any("no multiple of the 4 products 16x16x16" in text for text in told.defects)

@@ -64,6 +64,12 @@ KINDS = (
     ("sm_75", "feed=global,split_k=4,inst=8x32x16,acc=f16,warps=1x1,frags=1x2,layout=rc"),
     ("sm_80", "copy=cpasync,stages=2,split_k=4,reduction=atomic,warps=1x2,frags=1x2"),
     ("sm_75", "copy=ld,stages=1,split_k=2,reduction=atomic,align_d=1,warps=1x1,frags=2x1"),
+    (
+        "sm_80",
+        "warps_k=2,copy=cpasync,stages=3,fragment_buffers=2,k_steps=4,warps=1x2,frags=3x1,epilogue=biascol,store=staged",
+    ),
+    ("sm_75", "warps_k=4,feed=global,batch=pointers,k_steps=4,warps=1x1,frags=2x2"),
+    ("sm_75", "warps_k=2,copy=ld,stages=1,split_k=2,acc=f16,d=f32,warps=1x1,frags=1x2,k_steps=2"),
 )
 
 

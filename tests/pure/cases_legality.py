@@ -56,6 +56,7 @@ BASE = KernelConfig(
     raster=LINEAR,
     split_k=1,
     reduction=Reduction.NONE,
+    warps_k=1,
 )
 
 
@@ -110,6 +111,7 @@ _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
 _F64 = "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4"
+_GROUPS = "a=s8,acc=s32,d=s32,layout=rc,k_steps=2,warps_k=2,arrange_a=tiles,arrange_b=tiles,pad_a=16,pad_b=16"
 _ATOMIC = "store=staged,split_k=2,reduction=atomic"
 
 #: Every rule of scope static or arch. Where a number decides, the neighbour is the last legal one.
@@ -158,6 +160,9 @@ BREAKS: dict[str, Break] = {
     "R404": Break(f"{_GLOBAL},warps=1x1,min_blocks=17", f"{_GLOBAL},warps=1x1,min_blocks=16", arch=86),
     "R405": Break("k_steps=4,min_blocks=2", "k_steps=4,min_blocks=2", arch=86, keeps_arch=90),
     "R406": Break("split_k=32767,reduction=workspace", "split_k=32766,reduction=workspace"),
+    # To the byte what a block of sm_75 has.
+    "R407": Break(f"{_GLOBAL},warps_k=2,frags=8x4", f"{_GLOBAL},warps_k=2,frags=4x4", arch=75),
+    "R408": Break(f"{_GLOBAL},warps_k=2,min_blocks=2", f"{_GLOBAL},warps_k=2,min_blocks=2", arch=86, keeps_arch=90),
     "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
     "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
     "C503": Break("stages=3", "stages=2"),
@@ -204,6 +209,9 @@ BREAKS: dict[str, Break] = {
         "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4,split_k=2,reduction=workspace",
         "a=f64,acc=f64,d=f64,inst=8x8x4,pad_a=4,pad_b=4",
     ),
+    "X631": Break("warps_k=4", "warps_k=4,k_steps=4", arch=90),
+    "X632": Break("warps_k=2,residency=global", "warps_k=2"),
+    "X633": Break(f"{_GROUPS},overflow=saturate", _GROUPS),
     "X601": Break(f"{_GLOBAL},copy=ld".replace("copy=none,", ""), _GLOBAL),
     "X602": Break("feed=global,copy=none,stages=2,pad_a=0,pad_b=0", _GLOBAL),
     "X603": Break("feed=global,copy=none,stages=1,pad_a=8,pad_b=0", _GLOBAL),
@@ -239,8 +247,14 @@ def sample(count: int, seed: int) -> list[KernelConfig]:
     Each axis is drawn so that its rules are kept about as often as broken: whole random configurations would break so
     many rules at once that a lost one would not be missed.
     """
-    draw, more = random.Random(seed), random.Random(seed + 1)
-    return [_with_steps(_random_config(draw), more) for _ in range(count)]
+    draw, more, groups = (random.Random(seed + n) for n in range(3))
+    return [_with_groups(_with_steps(_random_config(draw), more), groups) for _ in range(count)]
+
+
+def _with_groups(case: KernelConfig, draw: random.Random) -> KernelConfig:
+    """Some of them with groups of warps, most of which can share the steps of a slice."""
+    likely = 0.1 if case.feed is Feed.SHARED else 0.5
+    return replace(case, warps_k=draw.choice([2, 2, 3, case.k_steps])) if draw.random() < likely else case
 
 
 def _with_steps(case: KernelConfig, draw: random.Random) -> KernelConfig:
@@ -290,6 +304,7 @@ def _random_config(draw: random.Random) -> KernelConfig:
         "epilogue": draw.choice([Epilogue.NONE] * 4 + [Epilogue.LINEAR]),
         "batch": draw.choice([Batch.NONE] * 4 + [Batch.STRIDED]),
         "split_k": draw.choice([1, 1, 1, 2, 40_000]),
+        "warps_k": 1,
     }
     values["reduction"] = Reduction.NONE if values["split_k"] == 1 and meaningful else draw.choice(list(Reduction))
     widest = _widest(values)

@@ -46,7 +46,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cache": (("nvrtc", "arch"), ()),
     "foundry": (("cache", "nvrtc", "supervisor", "arch", "errors"), ()),
     "sass": (("nvrtc", "errors"), ()),
-    "lint": (("sass", "instructions", "nvrtc", "config", "errors"), ()),
+    "lint": (("sass", "instructions", "nvrtc", "derive", "config", "errors"), ()),
     "doctor": (("cache", "nvrtc", "sass", "arch", "errors", "backends.gpu"), ()),
     "pieces": ((), ()),
     "layout": (("pieces", "config", "epilogue", "dtypes", "errors"), ()),

@@ -98,6 +98,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     | st.builds(Raster, st.sampled_from([Order.GROUPED, Order.PANELS]), st.integers(2, MAX_RASTER_WIDTH)),
     "split_k": st.integers(1, 65_535),
     "reduction": st.sampled_from(Reduction),
+    "warps_k": COUNTS,
 }
 CONFIGS = st.fixed_dictionaries(VALUES).map(build)
 
@@ -146,6 +147,7 @@ def test_a_name_is_what_is_published() -> None:
         "_fb1_resglobal_direct_mb1_panels8_sk4"
     )
     assert name(config("split_k=4,reduction=workspace")) == f"{BASE_NAME.removesuffix('_sk1')}_sk4_workspace"
+    assert name(config("warps_k=2")) == f"{BASE_NAME}_wk2"
 
 
 def test_names_are_short_enough() -> None:
@@ -156,7 +158,7 @@ def test_names_are_short_enough() -> None:
     words = (
         "residue=predicated,epilogue=linear,arrange_b=tiles,residency=global,raster=grouped64,copy=cpasync,feed=shared"
     )
-    counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4,reduction=workspace"
+    counts = "warps=8x4,frags=4x4,k_steps=4,stages=4,pad_a=8,pad_b=8,split_k=4,reduction=workspace,warps_k=2"
     assert len(name(config(f"a=bf16,acc=f32,d=bf16,inst=16x16x16,{words},{counts}"))) <= 155
 
 
@@ -171,6 +173,7 @@ WRONG_NAMES = [
     BASE_NAME.upper(),
     BASE_NAME.replace("_sk1", ""),
     BASE_NAME + "_none",
+    BASE_NAME + "_wk1",
     BASE_NAME + "_",
     BASE_NAME.replace("__", "_"),
     BASE_NAME.replace("_k2_", "_k02_"),

@@ -47,6 +47,7 @@ OPEN: dict[str, list[str]] = {
     "raster": ["linear", "grouped4", "grouped8", "panels4", "panels8"],
     "split_k": ["1", "3", "1024"],
     "reduction": ["none", "workspace", "atomic"],
+    "warps_k": ["1", "2", "4"],
 }
 SINGLES = [f"{key}={value}" for key in CONFIG_KEYS for value in coverage.GENERATED.get(key, OPEN.get(key, []))]
 

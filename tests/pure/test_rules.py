@@ -422,7 +422,7 @@ def test_nearest_values_keep_the_rule_and_none_is_nearer(id: str) -> None:
 
 
 def keeps(id: str, case: Break, key: str, value: int) -> bool:
-    if key in ("stages", "k_steps") and value == 0:
+    if key in ("stages", "k_steps", "warps_k") and value == 0:
         return False
     changed = build({**values_of(config(case.breaks)), key: value})
     return id not in broken_ids(changed, case.where, strict_isa=case.strict)
@@ -462,7 +462,7 @@ def test_packed_matrices_follow_the_size_that_is_proposed() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_proposed_alone_is_legal_as_a_whole(seed: int) -> None:
     seen = 0
-    for case in sample(300, seed=seed):
+    for case in sample(500, seed=seed):
         found = rules.check(case, SM80)
         for key, values in nearest(found[0].fix).items() if len(found) == 1 else ():
             for value in values:

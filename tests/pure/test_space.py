@@ -290,6 +290,20 @@ def test_seeds_of_known_architectures() -> None:
     assert words(F32, "sm_90")[:4] == [*expected, "2x2 2x2 4 cpasync4 fb2 mb2"]
 
 
+def test_groups_of_warps_are_tried_where_tiles_are_few_and_k_is_long() -> None:
+    fixed = read_pairs(f"{WHOLE},{PLAIN},feed=shared,copy=cpasync,arrange_a=rows,arrange_b=rows,inst=16x16x16,pad_d=0")
+    del fixed["fragment_buffers"]
+    few, decode, many, short = (
+        Space(F32, ARCHS[90], fixed, problem=Problem.packed(F32, *size))
+        for size in ((512, 512, 512), (16, 4096, 4096), (2048, 2048, 2048), (512, 512, 128))
+    )
+    assert many.live["warps_k"] == short.live["warps_k"] == space_of(F32, 90).axes["warps_k"] == (1,)
+    assert few.live["warps_k"] == decode.live["warps_k"] == (1, 2, 4)
+    found = [{(c.warps_k, str(c.warps), c.k_steps) for c in seeds.for_space(space)} for space in (few, decode, many)]
+    assert found[0] >= {(2, "2x2", 4), (4, "2x2", 8)} and found[1] >= {(4, "1x2", 8)}
+    assert {groups for groups, *_ in found[2]} == {1}
+
+
 def test_seeds_take_what_the_space_leaves_them() -> None:
     fed = seeds.for_space(Space(F32, ARCHS[90], read_pairs("feed=global")))
     assert fed and all(c.copy is Copy.NONE and c.stages == 1 and c.pad_a == 0 for c in fed)

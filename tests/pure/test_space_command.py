@@ -9,7 +9,7 @@ import pytest
 
 from wmmagen import cli, defaults, rules
 from wmmagen.arch import ARCHS
-from wmmagen.config import name, parse, read_pairs
+from wmmagen.config import Problem, name, parse, read_pairs
 from wmmagen.space import Space
 
 FEW = "inst=16x16x16,warps=2x2,frags=2x4,feed=shared,copy=ld,raster=linear,split_k=1,reduction=none"
@@ -40,7 +40,7 @@ def test_the_document_is_the_space(capsys: pytest.CaptureFixture[str], strict: b
 
 def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = asked(capsys, "--arch", "sm_80", "--fix", FEW, "--problem", "128x256x64")
-    space = space_of(FEW, 80)
+    space = space_of(FEW, 80, problem=Problem.packed(defaults.operation_of(read_pairs(FEW)), 128, 256, 64))
     assert status == 0 and err == ""
     assert "--fix has warps=MxN" in out and "warps_m" in out
     assert "for 128x256x64" in out and f"of {space.raw} points" in out and "1 2 (3) (4) (5)" in out
