@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from wmmagen.config import KernelConfig, Operation, Residue, spell, values_of
+from wmmagen.config import KernelConfig, Operation, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
@@ -51,9 +51,8 @@ def _unmade_chain(o: Operation) -> Iterator[str]:
     if o.epilogue.simple and o.c is None:
         return
     what = f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for"
-    for where, here in (("batches", o.batched), ("residue=predicated", o.residue is Residue.PREDICATED)):
-        if here:
-            yield f"{what} {where}: made today: none and linear"
+    if o.batched:
+        yield f"{what} batches: made today: none and linear"
     if o.a.name not in CHAINS:
         yield f"{what} a={o.a.name}: made today: none and linear, chains of steps for a={' '.join(CHAINS)}"
 

@@ -140,6 +140,14 @@ EDGE_AHEAD = (
 )
 EDGE_LD1 = "residue=predicated,layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,align_d=2"
 EDGE_LD2 = "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
+EDGE_CHAIN = (
+    "residue=predicated,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,"
+    "epilogue=linear+biasrow+biascol+residual"
+)
+EDGE_CHAIN_CP = (
+    "residue=predicated,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=staged,"
+    "c=f16,epilogue=biasrow+biascol+residual+relu"
+)
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
 
 CHAIN = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biascol+relu"
@@ -781,6 +789,24 @@ _EDGES = (
         "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",
         (Edit(_PLACE, f"  if (warp_row >= M) return;\n{_PLACE}"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD2),
         ("barrier-divergence", "poison-stored", "race", "early-read"), _WRONG, visible=False,
+    ),
+    Mutant(
+        "edge-bias-whole", "the bias of columns is read past its end at the right edge, and stored nowhere",
+        "tattletale PR #53",
+        (Edit("part_of<Added>(bias_col + own_col, inside(0, 1, own_col, N, ALIGN_D))",
+              "*reinterpret_cast<const Added*>(bias_col + own_col)"),),
+        (EDGE_CHAIN, EDGE_CHAIN_CP), ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "edge-bias-of-no-row", "the bias of rows is read past its end at the lower edge", "tt-metal #57359",
+        (Edit("row < d_rows ? __half2float(bias_row", "true ? __half2float(bias_row"),),
+        (EDGE_CHAIN, EDGE_CHAIN_CP), ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "edge-residual-whole", "R is read past its end where D has a part of a vector", "",
+        (Edit("part_of<Added>(r_tile + static_cast<long long>(row) * ldr + col, count)",
+              "*reinterpret_cast<const Added*>(r_tile + static_cast<long long>(row) * ldr + col)"),),
+        (EDGE_CHAIN, EDGE_CHAIN_CP), ("out-of-bounds",), visible=False,
     ),
 )  # fmt: skip
 

@@ -489,7 +489,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
         "added": o.added,
         "structs": {
-            "added": config.store is Store.STAGED and ("Added" in struct.values() or bool(e.matrices)),
+            "added": _store(config) != "direct" and ("Added" in struct.values() or bool(e.matrices)),
             "scales": "Scales" in struct.values(),
         },
         "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
@@ -525,16 +525,17 @@ def _widened(element: ElementType, value: str) -> str:
     return f"{element.widen}({value})" if element.widen else value
 
 
-def _of_row(o: Operation) -> list[str]:
-    """Declarations of what a whole row has in common."""
-    lines = []
+def _of_row(o: Operation) -> list[dict[str, Any]]:
+    """What a whole row has in common: where it is held, what it is, and whether it is read of memory."""
+    found = []
     for vector in filter(along_row, o.epilogue.vectors):
         element = f"{vector}[warp_row + row]"
         element = _widened(o.added, element) if vector in BIASES else element
-        lines.append(f"const {o.factor.storage} {_HELD[vector]} = {element};")
+        found.append({"held": _HELD[vector], "value": element, "zero": o.factor.zero, "read": True})
     if o.epilogue.has("row"):
-        lines.append(f"const {o.factor.storage} row_of_d = static_cast<{o.factor.storage}>(warp_row + row);")
-    return lines
+        place = f"static_cast<{o.factor.storage}>(warp_row + row)"
+        found.append({"held": "row_of_d", "value": place, "zero": "", "read": False})
+    return found
 
 
 def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
