@@ -51,8 +51,6 @@ def _unmade_chain(o: Operation) -> Iterator[str]:
     if o.epilogue.simple and o.c is None:
         return
     what = f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for"
-    if o.batched:
-        yield f"{what} batches: made today: none and linear"
     if o.a.name not in CHAINS:
         yield f"{what} a={o.a.name}: made today: none and linear, chains of steps for a={' '.join(CHAINS)}"
 

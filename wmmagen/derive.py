@@ -352,8 +352,9 @@ def of_arch(arch: Arch) -> dict[str, int]:
 def of_problem(problem: Problem) -> dict[str, int | float]:
     """The numbers of a call, by the names that rules use."""
     p = problem
-    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr, p.batch, *p.strides)
-    return dict(zip(LAUNCH_NAMES, numbers, strict=True))
+    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr, p.batch)
+    strides = (p.stride_of(stride.removeprefix("stride_")) for stride in STRIDES)
+    return dict(zip(LAUNCH_NAMES, (*numbers, *strides), strict=True))
 
 
 def values(

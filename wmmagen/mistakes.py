@@ -169,6 +169,11 @@ POINTERS = "batch=pointers,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,
 POINTERS_LINEAR = "batch=pointers,layout=cc,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,epilogue=linear"
 POINTERS_PANELS = "batch=pointers,raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct"
 POINTERS_STAGED = POINTERS.replace("store=direct", "store=staged,epilogue=linear")
+STRIDED_CHAIN = "batch=strided," + CHAIN
+POINTERS_CHAIN = (
+    "batch=pointers,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,store=staged,c=f16,"
+    "epilogue=biasrow+biascol+residual"
+)
 MET = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct,split_k=3"
 MET_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,epilogue=linear,d=f16,split_k=2"
 MET_GLOBAL = "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,acc=f16,raster=panels2,split_k=4"
@@ -615,7 +620,7 @@ _RESULTS = (
         (CHAIN, CHAIN_CP, CHAIN_GELU), words="C was read although beta is 0",
     ),
     Mutant(
-        "bias-by-row", "the bias of the columns is taken by the row", "",
+        "bias-by-row", "the bias of the columns is taken by the row", "openxla/xla #46897",
         (Edit("__half2float(bias_of_columns.of[e])", "__half2float(bias_col[(warp_row + row) % N])"),),
         (CHAIN, CHAIN_CP, CHAIN_GLOBAL), words="bias_col was read by the row and not by the column",
     ),
@@ -717,6 +722,16 @@ _BATCHES = (
         "array-of-nothing-read", "the array of a matrix that does not count is read", "",
         (Edit("beta != 0 ? Cs[blockIdx.y] : nullptr", "Cs[blockIdx.y]"),), (POINTERS_LINEAR, POINTERS_STAGED),
         ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "bias-of-first-product", "every product adds the first bias, whatever its stride is", "rocm-libraries PR #7512",
+        (Edit("  bias_col += product * stride_bias_col;\n", ""),),
+        (STRIDED_CHAIN, STRIDED_CHAIN.replace("layout=rr", "layout=rc")), words="bias_col is that of product 0",
+    ),
+    Mutant(
+        "bias-pointers-swapped", "the array of one bias is taken for that of the other", "",
+        (Edit("in_global(bias_cols[", "in_global(bias_rows["),),
+        (POINTERS_CHAIN, POINTERS_CHAIN.replace("layout=rr", "layout=cr")), ("out-of-bounds",), _PRODUCT_WRONG,
     ),
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from wmmagen.config import LINEAR, Operation, Order, Overflow, Problem, Raster
 from wmmagen.dtypes import RESULTS, ElementType
-from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
+from wmmagen.epilogue import BIASES, SCALES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
 from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
@@ -376,6 +376,12 @@ def _aim(epilogue: Epilogue) -> int:
     return _SUMS_BETWEEN_BOUNDS if epilogue.bounds else SINGLE_LIMIT
 
 
+def _most_beside(problem: Problem) -> dict[str, Array]:
+    """The largest values that :func:`_beside` may draw, and all scales: what proves a bound for every draw."""
+    e, largest = problem.operation.epilogue, np.array([_added(problem), 1])
+    return {name: np.array(_SCALES) if name in SCALES else largest for name in ("r", *VECTORS) if e.has(name)}
+
+
 def _beside(problem: Problem, seed: int) -> dict[str, Array]:
     """What a chain reads beside A, B and C: integers without zeros, and scales that are a few powers of two and a 3."""
     p, e, found = problem, problem.operation.epilogue, {}
@@ -519,7 +525,7 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
         a, b = _field(problem, seed)
         # The published bound, not the smaller one of these values: what is guaranteed must not depend on the seed.
         return _seal(problem, a, b, c, pattern, FIELD_A * FIELD_B * problem.k, beside)
-    limit = sum_limit(problem, most, beside)
+    limit = sum_limit(problem, most, _most_beside(problem))
     if pattern == "positions":
         a, b = _positions(problem)
         return _seal(problem, a, b, c, pattern, _proved_bound(a, b, limit), beside)
@@ -541,19 +547,22 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     return inputs
 
 
-def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs) -> Inputs:
+def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs, beside: Mapping[str, Array] | None = None) -> Inputs:
     """A of one draw of a problem, B of another and C of a third, with the bound of them together.
 
     The published bound of ``field`` holds for all of its draws.
+
+    Args:
+        beside: what else the epilogue reads, of whatever draws; that of A's draw where it is None.
     """
     problem, a, b, c = of_a.problem, of_a.a, of_b.b, of_c.c
-    if of_a is of_b is of_c:
+    beside = of_a.beside if beside is None else beside
+    if of_a is of_b is of_c and all(beside[name] is values for name, values in of_a.beside.items()):
         return of_a
     if of_a.pattern == "field":
-        return _seal(problem, a, b, c, of_a.pattern, of_a.bound)
-    return _seal(
-        problem, a, b, c, of_a.pattern, _proved_bound(a, b, sum_limit(problem, 0 if c is None else _largest(c)))
-    )
+        return _seal(problem, a, b, c, of_a.pattern, of_a.bound, beside)
+    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
+    return _seal(problem, a, b, c, of_a.pattern, _proved_bound(a, b, limit), beside)
 
 
 def given_inputs(

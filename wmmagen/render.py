@@ -486,7 +486,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "scalar_parameters": ", ".join(f"{o.factor.storage} {scalar}" for scalar in e.scalars),
         "scaled": e.scaled,
         "pointers": [name for name, _ in pointers],
-        "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
+        "typed": pointers,
         "added": o.added,
         "structs": {
             "added": _store(config) != "direct" and ("Added" in struct.values() or bool(e.matrices)),

@@ -24,7 +24,7 @@ from wmmagen.arch import FULL_GRID, Arch
 from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES, RESULTS
-from wmmagen.epilogue import VECTORS
+from wmmagen.epilogue import VECTORS, along_row
 from wmmagen.errors import IllegalConfig
 from wmmagen.expr import Expr, parse
 
@@ -578,15 +578,15 @@ _ROW_OF_D, _NEXT_D = "(LDD if LDD >= 1 else 1)", "(STRIDE_D if STRIDE_D >= 1 els
 
 def _stride(operand: str, number: int) -> Rule:
     o, low = operand, operand.lower()
-    align, bits = ("ALIGN_D", "D_BITS") if o in "CD" else (f"ALIGN_{o}", "A_BITS")
-    copied = "store_staged" if o in "CD" else "feed_shared"
+    align, bits = ("ALIGN_D", "D_BITS") if o in "CDR" else (f"ALIGN_{o}", "A_BITS")
+    copied = "store_staged" if o in "CDR" else "feed_shared"
     return _rule(
         f"L25{number}",
         f"stride-{low}",
         Scope.LAUNCH,
         f"{_ONE}{_NO_C if o == 'C' else ''}"
         f"(STRIDE_{o} >= 0 and STRIDE_{o} % ({align} if {copied} else 256 // {bits}) == 0)",
-        when="batch_strided" + (" and epilogue_linear" if o == "C" else ""),
+        when="batch_strided" + (f" and with_{low}" if o in "CR" else ""),
         says=f"stride_{low} is 0 or more, and every {o} of the batch is aligned like the first",
         message=f"stride_{low} = {{STRIDE_{o}}}: every {o} of the batch has to be aligned as the pointer is, to "
         f"{{{align}}} elements where {o} is copied and to 32 bytes where it is not",
@@ -600,11 +600,34 @@ def _stride(operand: str, number: int) -> Rule:
     )
 
 
+def _vector_stride(vector: str, number: int) -> Rule:
+    whole = "" if along_row(vector) else f" and STRIDE_{vector.upper()} % ALIGN_D == 0"
+    return _rule(
+        f"L25{number}",
+        f"stride-{vector.replace('_', '-')}",
+        Scope.LAUNCH,
+        f"{_ONE}(STRIDE_{vector.upper()} >= 0{whole})",
+        when=f"batch_strided and with_{vector}",
+        says=f"stride_{vector} is 0 or more"
+        + (f", and every {vector} of the batch is aligned like D" if whole else ""),
+        message=f"stride_{vector} = {{STRIDE_{vector.upper()}}} is negative"
+        + (" or no multiple of {ALIGN_D} elements, in which it is read beside D" if whole else ""),
+        fix=f"give {vector} a stride that is a multiple of that; 0 where all products share it"
+        if whole
+        else "0 where all products share it",
+        reason="A stride leads from one pointer to the next, and what is promised of the first holds for all.",
+        source=CONTRACT,
+        status=Status.LEADING_DIMENSION,
+    )
+
+
 _STRIDES: tuple[Rule, ...] = (
     _stride("A", 1),
     _stride("B", 2),
     _stride("D", 3),
     _stride("C", 4),
+    _stride("R", 5),
+    *(_vector_stride(vector, number) for number, vector in enumerate(VECTORS, start=6)),
     _rule(
         "L261",
         "outputs-apart",
@@ -754,7 +777,7 @@ def _added(id: str, parameter: str, when: str, width: str, unread: str = "") -> 
         f"pointer-{parameter.lower().replace('_', '-')}-added",
         Scope.LAUNCH,
         f"{unread}{parameter.upper()}_ADDRESS % ({bytes_}) == 0",
-        when=when,
+        when=f"{when} and not batch_pointers",
         says=f"{parameter} is aligned to {'an element' if bytes_ == width else 'the vectors that it is read in'}",
         message=f"{parameter} is not aligned to {'an element' if bytes_ == width else 'vectors of align_d elements'}",
         fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
@@ -770,10 +793,10 @@ def _array(id: str, operand: str) -> Rule:
     """Of an array of pointers; the pointers in it are on the device, where a launcher cannot look at them."""
     return _rule(
         id,
-        f"array-{operand.lower()}",
+        f"array-{operand.lower().replace('_', '-')}",
         Scope.LAUNCH,
-        (_NO_C if operand == "C" else "") + f"{operand}_ADDRESS % 8 == 0",
-        when="batch_pointers" + (" and epilogue_linear" if operand == "C" else ""),
+        (_NO_C if operand == "C" else "") + f"{operand.upper()}_ADDRESS % 8 == 0",
+        when="batch_pointers" + ("" if operand in "ABD" else f" and with_{operand.lower()}"),
         says=f"the array of pointers to {operand} is aligned to 8 bytes",
         message=f"the array of pointers to {operand} is not aligned to 8 bytes",
         fix="whole allocations are aligned to 256 bytes",
@@ -819,6 +842,24 @@ def _apart(id: str, matrix: str, expr: str, when: str, demand: str) -> Rule:
     )
 
 
+def _apart_in_a_batch(id: str, matrix: str, unread: str) -> Rule:
+    low = matrix.lower()
+    return _rule(
+        id,
+        f"{low}-that-is-d-in-a-batch",
+        Scope.LAUNCH,
+        f"{_ONE}{unread}{matrix}_ADDRESS != D_ADDRESS or STRIDE_{matrix} == STRIDE_D",
+        when=f"with_{low} and residency_fragment and batch_strided",
+        says=f"a {matrix} that is D has D's stride",
+        message=f"{matrix} is D, but stride_{low} = {{STRIDE_{matrix}}} is not stride_d = {{STRIDE_D}}",
+        fix=f"give both one stride, or {matrix} memory of its own",
+        reason=f"Each element of {matrix} is read by whoever writes the element of D in the same place, and by nobody "
+        "else.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    )
+
+
 _POINTERS: tuple[Rule, ...] = (
     *_staged_tiles("A", 1, "M"),
     *_staged_tiles("B", 2, "N"),
@@ -845,6 +886,7 @@ _POINTERS: tuple[Rule, ...] = (
     _array("P342", "B"),
     _array("P343", "D"),
     _array("P344", "C"),
+    *(_array(f"P34{number}", name) for number, name in enumerate(("R", *VECTORS), start=5)),
     _rule(
         "P326",
         "pointers-not-null",
@@ -889,19 +931,8 @@ _POINTERS: tuple[Rule, ...] = (
     _apart("P382", "R", "R_ADDRESS != D_ADDRESS", "with_r and residency_global", "holds no partial sums"),
     _apart("P383", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", "with_c and not c_like_d", "has D's type"),
     _apart("P384", "R", "R_ADDRESS != D_ADDRESS", "with_r and not c_like_d", "has D's type"),
-    _rule(
-        "P329",
-        "c-that-is-d-in-a-batch",
-        Scope.LAUNCH,
-        f"{_ONE}BETA == 0 or C_ADDRESS != D_ADDRESS or STRIDE_C == STRIDE_D",
-        when="epilogue_linear and residency_fragment and batch_strided",
-        says="a C that is D has D's stride",
-        message="C is D, but stride_c = {STRIDE_C} is not stride_d = {STRIDE_D}",
-        fix="give both one stride, or C memory of its own",
-        reason="Each element of C is read by whoever writes the element of D in the same place, and by nobody else.",
-        source=CONTRACT,
-        status=Status.POINTER,
-    ),
+    _apart_in_a_batch("P329", "C", _NO_C),
+    _apart_in_a_batch("P330", "R", ""),
     _rule(
         "P334",
         "pointer-workspace",

@@ -174,8 +174,7 @@ def images_of(problem: Problem, shifts: Shifts = UNSHIFTED) -> tuple[Image | Sta
 
 def _strides(problem: Problem) -> list[int]:
     """The strides of a batch, in the order of the launcher's arguments."""
-    a, b, c, d = problem.strides
-    return [a, b, *([c] if problem.operation.scaled else []), d]
+    return [problem.stride_of(name) for name in (*layout.operand_names(problem.operation), "D")]
 
 
 def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Pointer | Table]:
@@ -280,10 +279,14 @@ def exact_batch(
     inputs = batched.exact_inputs(problem, pattern=pattern)
     stacks = batched.stacks(problem, shifts=shifts)
     stored = [_stored(one, unrounded) for one in inputs]
-    operands = ([a for a, _ in stored], [b for _, b in stored], [one.c for one in inputs if one.c is not None])
+    operands = {"A": [a for a, _ in stored], "B": [b for _, b in stored], "C": [one.c for one in inputs]}
     buffers = [
-        stack.pack(values) if _is_read(problem, letter) else stack.unreadable(infinite=letter == "A")
-        for letter, stack, values in zip("ABC", stacks[:-1], operands, strict=False)
+        stack.pack(
+            [_shaped(one, stack.one) for one in operands.get(name) or [one.beside[name.lower()] for one in inputs]]
+        )
+        if _is_read(problem, name)
+        else stack.unreadable(infinite=name == "A")
+        for name, stack in zip(layout.operand_names(problem.operation), stacks[:-1], strict=True)
     ]
     return BatchCase(problem, tuple(_wanted(one, above) for one in inputs), stacks, (*buffers, stacks[-1].blank()))
 
@@ -299,8 +302,16 @@ def checked_case(
     return (exact_batch if problem.operation.batched else exact_case)(problem, pattern, shifts, above, unrounded)
 
 
-def _is_read(problem: Problem, letter: str) -> bool:
-    return bool(problem.beta if letter == "C" else problem.alpha and problem.k)
+def _is_read(problem: Problem, name: str) -> bool:
+    if name in ("A", "B"):
+        return bool(problem.alpha and problem.k)
+    return name != "C" or problem.reads_c
+
+
+def _shaped(values: npt.NDArray[Any] | None, image: Image) -> npt.NDArray[Any]:
+    """A vector as the one row that its image is; a matrix as it is."""
+    assert values is not None
+    return values.reshape(image.rows, image.cols)
 
 
 def case_of(
@@ -344,7 +355,7 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = 
         operands = [a.unreadable(infinite=True), b.unreadable()]
     for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
         values = inputs.c if name == "C" else inputs.beside[name.lower()]
-        operands.append(image.unreadable() if values is None else image.pack(values.reshape(image.rows, image.cols)))
+        operands.append(image.unreadable() if values is None else image.pack(_shaped(values, image)))
     return (*operands, d.blank())
 
 
@@ -588,9 +599,8 @@ def moved_bytes(problem: Problem) -> float:
     p, o = problem, problem.operation
     # A matrix that all products share has to be read once.
     a, b = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b))
-    added = p.batch if p.stride_c or not p.operation.batched else min(p.batch, 1)
     operands = (a * p.m * p.k + b * p.k * p.n) * o.a.bits if p.alpha else 0
-    return (operands + p.batch * p.m * p.n * o.d.bits + added * p.added_bits) / 8
+    return (operands + p.batch * p.m * p.n * o.d.bits + p.added_bits) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:

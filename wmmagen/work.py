@@ -16,7 +16,7 @@ import numpy.typing as npt
 from wmmagen import derive
 from wmmagen.arch import WARP_SIZE
 from wmmagen.config import KernelConfig
-from wmmagen.epilogue import MATRICES
+from wmmagen.epilogue import MATRICES, VECTORS
 from wmmagen.executor.counts import WAVEFRONT, Counts, Meter
 
 Array = npt.NDArray[Any]
@@ -148,7 +148,8 @@ class _Tile:
         """Where arrays name the matrices of a batch, every warp loads the pointer to each of its own."""
         if not self._known["batch_pointers"]:
             return Load()
-        loads: int = self.WARPS_M * self.WARPS_N * (4 if self._known["epilogue_linear"] else 3)
+        read = sum(bool(self._known[f"with_{name}"]) for name in (*MATRICES, *VECTORS))
+        loads: int = self.WARPS_M * self.WARPS_N * (3 + read)
         return Load(global_load_requests=loads, global_load_sectors=loads)
 
     def finish(self) -> Load:

@@ -59,6 +59,9 @@ KERNELS = (
     "residue=predicated,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2",
     "residue=predicated,store=staged,layout=cr,align_d=2,warps=2x1,frags=1x3,k_steps=2,copy=cpasync,stages=3",
     "residue=predicated,store=direct,layout=cc,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=1",
+    "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2",
+    "batch=pointers,residue=predicated,align_d=2,warps=1x2,frags=1x3,k_steps=2,copy=cpasync,stages=2",
+    "batch=pointers,store=direct,layout=cr,feed=global,warps=1x2,frags=1x1,k_steps=2",
 )
 #: How many ways each chain is made in.
 EACH = 4

@@ -22,7 +22,7 @@ TINY = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
         ("linear+biascol+gelu,d=f16", True),
         ("linear+relu+residual,store=direct", False),
         ("scalecol+biasrow+expr(max(acc,c)-bias*row),align_d=1,frags=1x3,d=f16,c=f32", False),
-        ("biascol+biasrow+scalecol+residual,residue=predicated", False),
+        ("biascol+biasrow+scalecol+residual,residue=predicated,batch=pointers", False),
     ],
 )
 def test_a_chain_is_right_in_fragments_and_in_rows(chain: str, error: bool) -> None:

@@ -74,7 +74,7 @@ def test_what_is_no_batch_is_refused() -> None:
     for changes in ({"batch": 2}, {"stride_d": 64}):
         with pytest.raises(ConfigError, match="one product"):
             replace(Problem.packed(single, 32, 64, 48), **changes)
-    with pytest.raises(ConfigError, match="no stride of it"):
+    with pytest.raises(ConfigError, match="no stride_c"):
         packed(STRIDED, stride_c=64)
     with pytest.raises(ConfigError, match="is no stride"):
         packed(STRIDED, stride_a=-8)

@@ -191,12 +191,6 @@ def test_what_a_chain_reads() -> None:
     assert not epilogue.read("expr(acc/3)").exact and epilogue.read("expr(acc/4)").exact
 
 
-def test_a_chain_of_a_batch_is_known_and_not_made() -> None:
-    chain = "epilogue=relu,batch=strided"
-    assert "not generated yet for batches" in coverage.missing(config(chain))[0]
-    assert coverage.missing(config("epilogue=linear,batch=strided")) == []
-
-
 @pytest.mark.parametrize("epilogue", ["relu", "linear+biascol"])
 @pytest.mark.parametrize(("types", "made"), [
     ("a=f16,d=bf16", True), ("a=bf16", True), ("a=tf32", True), ("a=f64", False), ("a=s8", False), ("a=u8,d=s8", False),
