@@ -18,9 +18,9 @@ import numpy as np
 
 from wmmagen import layout, reference, verdict
 from wmmagen.config import STRIDES, Batch, Problem
-from wmmagen.errors import ConfigError
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, SCALES
+from wmmagen.errors import ConfigError
 from wmmagen.layout import UNSHIFTED, Array, Bytes, Damage, Image, Mask, Shifts, bits_dtype, decode, encode
 from wmmagen.reference import Inputs, Span
 from wmmagen.verdict import Error, Judged, Tiles, Verdict
@@ -124,7 +124,7 @@ def stacks(problem: Problem, *, guard_bytes: int = layout.GUARD_BYTES, shifts: S
     ones = layout.images(single(problem), guard_bytes=0)
     moved = layout.images(single(problem), guard_bytes=0, shifts=shifts)
     # As behind a single one, nothing lies behind what an epilogue reads.
-    behind = {name: guard_bytes for name in "ABD"}
+    behind = dict.fromkeys("ABD", guard_bytes)
     return tuple(
         _stack(one, problem, problem.stride_of(name), guard_bytes + shifted.offset, behind.get(name, 0))
         for name, one, shifted in zip(names_of(problem), ones, moved, strict=True)

@@ -300,7 +300,7 @@ class Problem:
 
     ``batch`` counts the products, and a stride is how many elements behind the matrix before each one begins; with a
     stride of 0 all products share the one matrix. With ``batch=pointers`` no call tells strides: they say where the
-    matrices lie that are made here. What an epilogue reads has a stride each, vectors included. Without a batch there is
+    matrices lie that are made here. Whatever an epilogue reads has a stride, vectors included. Without a batch there is
     one product, and all strides are 0.
     """
 
@@ -439,7 +439,13 @@ _OF_BATCH = "@"
 #: What a problem says of an epilogue that has none of it, and under which name the epilogue has it.
 _OF_WHAT_IS_ADDED = ("c", "r", *epilogues.VECTORS)
 _NEUTRAL: dict[str, float] = {
-    **{"ldc": 0, "ldr": 0, "alpha": 1.0, "beta": 0.0, "scale": 1.0, "low": 0.0, "high": 0.0},
+    "ldc": 0,
+    "ldr": 0,
+    "alpha": 1.0,
+    "beta": 0.0,
+    "scale": 1.0,
+    "low": 0.0,
+    "high": 0.0,
     **{f"stride_{name}": 0 for name in _OF_WHAT_IS_ADDED},
 }
 _BELONGS = {"ldc": "c", "ldr": "r", **{f"stride_{name}": name for name in _OF_WHAT_IS_ADDED}}

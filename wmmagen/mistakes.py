@@ -148,6 +148,11 @@ EDGE_CHAIN_CP = (
     "residue=predicated,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=staged,"
     "c=f16,epilogue=biasrow+biascol+residual+relu"
 )
+QUANTISED = "a=s8,d=s8,c=f32,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=2,epilogue=scalecol+biascol"
+QUANTISED_U8 = "a=u8,d=u8,c=s32,warps=1x2,frags=1x2,k_steps=4,copy=ld,stages=1,epilogue=biascol+scalerow"
+QUANTISED_RELU = "a=s8,d=u8,warps=1x2,frags=1x2,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1,epilogue=scalecol"
+DOUBLES = "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=2,store=staged,epilogue=linear+biascol+relu"
+DOUBLES_GELU = "a=f64,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=1,store=staged,epilogue=biascol+gelu"
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
 
 CHAIN = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biascol+relu"
@@ -623,6 +628,31 @@ _RESULTS = (
         "bias-by-row", "the bias of the columns is taken by the row", "openxla/xla #46897",
         (Edit("__half2float(bias_of_columns.of[e])", "__half2float(bias_col[(warp_row + row) % N])"),),
         (CHAIN, CHAIN_CP, CHAIN_GLOBAL), words="bias_col was read by the row and not by the column",
+    ),
+    Mutant(
+        "bytes-wrapped", "bytes keep the lowest bits of what is beyond their ends", "onnxruntime #29727",
+        (Edit("max(-128, min(127, __float2int_rn(value)))", "__float2int_rn(value)"),),
+        (QUANTISED, QUANTISED.replace("scalecol+biascol", "linear")), words=_WRONG,
+    ),
+    Mutant(
+        "bytes-below-zero", "bytes without a sign have the magnitude of what is below 0", "tt-metal PR #56327",
+        (Edit("max(0, min(255, __float2int_rn(value)))", "min(255, abs(__float2int_rn(value)))"),),
+        (QUANTISED_U8, QUANTISED_RELU), words=_WRONG,
+    ),
+    Mutant(
+        "bytes-cut-off", "bytes are rounded towards zero", "tt-metal #51304",
+        (Edit("__float2int_rn(value)", "__float2int_rz(value)"),), (QUANTISED, QUANTISED_U8), words=_WRONG,
+    ),
+    Mutant(
+        "bias-before-scale", "a bias of sums is added to what has been scaled", "",
+        (Edit("value = value + __int2float_rn(bias_of_columns.of[e]);", ""),
+         Edit("value = value * scale_of_row;", "value = value * scale_of_row + __int2float_rn(bias_of_columns.of[e]);")),
+        (QUANTISED_U8, QUANTISED_U8.replace("stages=1", "stages=2")), words="the step scalerow came before biascol",
+    ),
+    Mutant(
+        "doubles-through-floats", "steps on doubles are computed in float", "",
+        (Edit("double value = sums.of[e];", "float value = static_cast<float>(sums.of[e]);"),),
+        (DOUBLES, DOUBLES_GELU), words=_WRONG,
     ),
     Mutant(
         "k-0-unwritten", "D keeps what it held where K is 0", "cutlass #2674",

@@ -20,11 +20,11 @@ from wmmagen import coverage, derive, formula, instructions, rules, selftest
 from wmmagen.arch import Arch
 from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
-from wmmagen.dtypes import ElementType
-from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
+from wmmagen.dtypes import F64, ElementType
+from wmmagen.epilogue import BIASES, EXPR, along_row
 from wmmagen.expr import Expr
 from wmmagen.instructions import REGISTER_BITS, Instruction
-from wmmagen.rounding import FUNCTION_ULPS, precise
+from wmmagen.rounding import DOUBLE_ULPS, FUNCTION_ULPS, precise
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -194,7 +194,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "acceptable": acceptable,
             "spoilt": calls,
             "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
-            "ulps": FUNCTION_ULPS,
+            "ulps": DOUBLE_ULPS if o.factor is F64 else FUNCTION_ULPS,
             "tried": _tried(o),
         },
         numbers=_selftest_numbers(config),
@@ -496,9 +496,9 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "uses": used,
         "precise": precise(o.d),
         "of_row": _of_row(o),
-        "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
+        "in_fragments": _statements(o, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
         "in_rows": _statements(
-            e,
+            o,
             {
                 **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
                 **{v: _HELD[v] for v in e.vectors if along_row(v)},
@@ -538,10 +538,11 @@ def _of_row(o: Operation) -> list[dict[str, Any]]:
     return found
 
 
-def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
+def _statements(o: Operation, spelt: Mapping[str, str]) -> str:
     """Each step as an assignment to ``value``, with its name beside it."""
-    spelt = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}
-    return _aligned((f"value = {formula.cpp(step.formula, spelt)};", step.word) for step in epilogue.steps)
+    spelt, double = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}, o.factor is F64
+    steps = o.epilogue.steps
+    return _aligned((f"value = {formula.cpp(step.formula, spelt, double=double)};", step.word) for step in steps)
 
 
 def _tried(operation: Operation) -> dict[str, Any]:
@@ -567,7 +568,8 @@ def _chain_words(config: KernelConfig) -> list[str]:
         return []
     steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
     words = [
-        "Each element of D goes through these steps, in float, and is rounded once; acc is what came before:",
+        f"Each element of D goes through these steps, in {o.factor.storage}, and is rounded once; acc is what came "
+        "before:",
         *steps,
     ]
     if e.matrices:

@@ -363,24 +363,38 @@ _TYPES: tuple[Rule, ...] = (
         "T153",
         "scaled-bytes",
         Scope.STATIC,
-        "epilogue_linear",
-        when="d_s8",
-        says="sums become bytes by a scale",
+        "epilogue_scales",
+        when="acc_s32 and (d_s8 or d_u8 or d_f32 or d_f16 or d_bf16)",
+        says="whole sums become another type by a scale",
         message="sums in {acc} of {a} products do not fit into {d} as they are, and epilogue={epilogue} has no scale",
-        fix="epilogue=linear, whose alpha is the scale, or d={acc}",
-        reason="A product of two bytes alone is wider than a byte.",
+        fix="epilogue=linear, whose alpha is the scale, a chain with scale, scalerow or scalecol, or d={acc}",
+        reason="A product of two bytes alone is wider than a byte, and sums of such go beyond what floats count.",
         source=CONTRACT,
     ),
     _rule(
         "T154",
         "factors-are-floats",
         Scope.STATIC,
-        "acc_f16 or acc_f32 or acc_f64 or d_s8",
-        when="epilogue_linear",
-        says="factors scale sums that are not whole numbers in D",
-        message="alpha and beta are floats, which hold whole numbers up to 2^24; {acc} sums that become {d} go beyond",
-        fix="epilogue=none, or d=s8, which is rounded anyway",
+        "acc_f16 or acc_f32 or acc_f64 or not d_s32",
+        when="not epilogue_none",
+        says="steps make something of sums that are not whole numbers in D",
+        message="steps compute in floats, which hold whole numbers up to 2^24; {acc} sums that become {d} go beyond",
+        fix="epilogue=none, or a scale and d=s8, d=u8 or d=f32, which is rounded anyway",
         reason="D would be rounded although nobody asked for it.",
+        source=CONTRACT,
+    ),
+    _rule(
+        "T156",
+        "added-type",
+        Scope.STATIC,
+        "(acc_f64 and c_f64) or (acc_f16 or acc_f32 or acc_s32) and (c_f16 or c_bf16 or c_f32)"
+        " or acc_s32 and (c_s8 or c_u8 or c_s32)",
+        when="epilogue_adds",
+        says="what is added has a type that the steps compute with",
+        message="c={c} is not added to sums in {acc}",
+        fix="c=f16, c=bf16 or c=f32 beside sums of f16, f32 and s32; c=s8, c=u8 or c=s32 beside s32; c=f64 beside f64",
+        reason="f64 beside floats would be rounded before it is added, and floats beside f64 bring less than it shows; "
+        "whole numbers go with whole sums.",
         source=CONTRACT,
     ),
     _rule(
@@ -769,9 +783,13 @@ def _address(id: str, operand: str, when: str, *, copied: bool) -> Rule:
     )
 
 
+#: Bytes of one scale.
+_SCALE = "8 if acc_f64 else 4"
+
+
 def _added(id: str, parameter: str, when: str, width: str, unread: str = "") -> Rule:
     """Of a pointer at which vectors of what an epilogue adds or scales by begin."""
-    bytes_ = width if width in ("4", "C_BITS // 8") else f"{width} if {width} < 16 else 16"
+    bytes_ = width if width in (_SCALE, "C_BITS // 8") else f"{width} if {width} < 16 else 16"
     return _rule(
         id,
         f"pointer-{parameter.lower().replace('_', '-')}-added",
@@ -880,7 +898,7 @@ _POINTERS: tuple[Rule, ...] = (
     _added("P374", "R", "with_r and store_staged and not c_like_d", "ADDED_BYTES"),
     _added("P375", "bias_row", "with_bias_row", "C_BITS // 8"),
     _added("P376", "bias_col", "with_bias_col", "ADDED_BYTES"),
-    _added("P377", "scale_row", "with_scale_row", "4"),
+    _added("P377", "scale_row", "with_scale_row", _SCALE),
     _added("P378", "scale_col", "with_scale_col", "SCALES_BYTES"),
     _array("P341", "A"),
     _array("P342", "B"),
@@ -1166,7 +1184,7 @@ _COPIES: tuple[Rule, ...] = (
         "store-within-tile",
         Scope.STATIC,
         "D_TILE_COLS % ALIGN_D == 0",
-        when="store_staged and d_s8",
+        when="store_staged and (d_s8 or d_u8)",
         says="a store of D stays within one instruction tile",
         message="one store of D is {ALIGN_D} elements, and a row of an instruction tile is {D_TILE_COLS}",
         fix="a smaller align_d, or an instruction shape that is wider along N",
@@ -1179,7 +1197,7 @@ _COPIES: tuple[Rule, ...] = (
         "store-share",
         Scope.STATIC,
         "INST_M * D_ROW_VECTORS % 32 == 0",
-        when="store_staged and d_s8",
+        when="store_staged and (d_s8 or d_u8)",
         says="the lanes of a warp share the stores of a row of tiles evenly",
         message="a row of a warp's tiles is {INST_M} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot share "
         "evenly",

@@ -276,7 +276,7 @@ class _Tile:
     def _rows_read(self, row: Array) -> Load:
         """The vectors of rows, of which a lane has one element."""
         found = Load()
-        for name, nbytes in (("bias_row", self.C_BITS // 8), ("scale_row", 4)):
+        for name, nbytes in (("bias_row", self.C_BITS // 8), ("scale_row", 8 if self._known["acc_f64"] else 4)):
             if self._known[f"with_{name}"]:
                 found += self._pieces(row * nbytes, nbytes)
         return found

@@ -133,6 +133,10 @@ BREAKS: dict[str, Break] = {
     "T152": Break("d=f64,store=staged", "d=bf16,store=staged"),
     "T153": Break(f"{_BYTES},acc=s32,d=s8,store=staged", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
     "T154": Break(f"{_BYTES},acc=s32,d=s32,epilogue=linear", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
+    "T156": Break(
+        f"{_BYTES},acc=s32,d=s8,c=f64,store=staged,epilogue=linear",
+        f"{_BYTES},acc=s32,d=s8,c=s32,store=staged,epilogue=linear",
+    ),
     "T131": Break("a=bf16", "a=bf16", arch=75, keeps_arch=80),
     "T155": Break(f"{_ATOMIC},acc=f16,d=f16", _ATOMIC),
     "T141": Break(f"{_NIBBLES},layout=rc", f"{_NIBBLES},layout=rc", arch=90, keeps_arch=89),
