@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -181,13 +182,12 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> t
     def drawn_for(name: str, number: int) -> Inputs:
         return drawn[0 if shared.get(name) else number]
 
-    return tuple(
-        reference.combined(
-            *(drawn_for(name, n) for name in "ABC"),
-            {name: drawn_for(name, n).beside[name] for name in drawn[n].beside},
-        )
-        for n in range(len(drawn))
-    )
+    def together(number: int) -> Inputs:
+        a, b, c = (drawn_for(name, number) for name in "ABC")
+        beside = {name: drawn_for(name, number).beside[name] for name in a.beside}
+        return reference.combined(a, b, c, beside)
+
+    return tuple(map(together, range(len(drawn))))
 
 
 def normal_inputs(problem: Problem, seed: int = 0) -> tuple[tuple[Array, ...], ...]:
@@ -327,14 +327,18 @@ def _apart(problem: Problem, batch: int = 3) -> Problem:
 
 
 def _a_shared(problem: Problem) -> Problem:
-    e = problem.operation.epilogue
-    also = [name for name in ("c", *BIASES) if e.has(name)]
-    return replace(_apart(problem, 2), stride_a=0, **{f"stride_{name}": 0 for name in also})
+    return _sharing(problem, "a", "c", *BIASES)
 
 
 def _b_shared(problem: Problem) -> Problem:
-    also = [name for name in ("r", *SCALES) if problem.operation.epilogue.has(name)]
-    return replace(_apart(problem, 2), stride_b=0, **{f"stride_{name}": 0 for name in also})
+    return _sharing(problem, "b", "r", *SCALES)
+
+
+def _sharing(problem: Problem, operand: str, *added: str) -> Problem:
+    """Two products with one A or one B, and with one of each of what is added, as far as the epilogue has it."""
+    has = problem.operation.epilogue.has
+    shared: dict[str, Any] = {f"stride_{name}": 0 for name in (operand, *filter(has, added))}
+    return replace(_apart(problem, 2), **shared)
 
 
 def _both_shared(problem: Problem) -> Problem:

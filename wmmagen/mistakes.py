@@ -182,6 +182,15 @@ POINTERS_CHAIN = (
 MET = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct,split_k=3"
 MET_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,epilogue=linear,d=f16,split_k=2"
 MET_GLOBAL = "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,acc=f16,raster=panels2,split_k=4"
+MET_EDGE = (
+    "residue=predicated,layout=rr,warps=1x1,frags=1x1,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct,"
+    "split_k=2"
+)
+MET_BATCH = "batch=strided," + MET
+ADDED_EDGE = (
+    "residue=predicated,layout=rr,warps=1x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=staged,split_k=2,"
+    "reduction=atomic"
+)
 ADDED = "layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=2,store=staged,split_k=3,reduction=atomic"
 ADDED_CP = "layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=cpasync,stages=3,align_d=1,split_k=2,reduction=atomic"
 
@@ -646,7 +655,8 @@ _RESULTS = (
     Mutant(
         "bias-before-scale", "a bias of sums is added to what has been scaled", "",
         (Edit("value = value + __int2float_rn(bias_of_columns.of[e]);", ""),
-         Edit("value = value * scale_of_row;", "value = value * scale_of_row + __int2float_rn(bias_of_columns.of[e]);")),
+         Edit("value = value * scale_of_row;",
+              "value = value * scale_of_row + __int2float_rn(bias_of_columns.of[e]);")),
         (QUANTISED_U8, QUANTISED_U8.replace("stages=1", "stages=2")), words="the step scalerow came before biascol",
     ),
     Mutant(
@@ -803,6 +813,22 @@ _SPLITS = (
         "split-rest-dropped", "slices that are too many for equal shares are nobody's", "",
         (Edit("each + (split < left_over ? 1 : 0)", "each"),),
         (MET, MET_LD, ADDED, ADDED_CP), words="every element is zero|is missing|" + _WRONG,
+    ),
+    Mutant(
+        "split-tail-of-first", "each split counts what is left of K from its own beginning on",
+        "rocm-libraries PR #7199",
+        (Edit("K - (first_slice + slice) * BLOCK_K", "K - slice * BLOCK_K"),),
+        (MET_EDGE, MET_EDGE.replace("layout=rr", "layout=rc")), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "split-inner-of-all", "each split takes as many slices for whole ones as all of them have", "",
+        (Edit("min(K / BLOCK_K - first_slice, slices)", "min(K / BLOCK_K, slices)"),),
+        (MET_EDGE, ADDED_EDGE), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "split-batch-in-one-place", "products of a batch leave their sums in one place", "",
+        (Edit("(static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x)", "static_cast<long long>(blockIdx.x)"),),
+        (MET_BATCH, MET_BATCH.replace("layout=rr", "layout=rc")), ("race-between-blocks",), visible=False,
     ),
 )  # fmt: skip
 

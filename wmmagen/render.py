@@ -388,6 +388,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
         "batching": o.batch.value,
+        "workspace_of": "int M, int N" + (", int batch" if o.batched else ""),
         "batch_words": _BATCH_WORDS[o.batch],
         **{f"bytes_{x.lower()}": selftest.pointer_bytes(config, x) for x in "ABD"},
     }

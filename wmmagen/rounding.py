@@ -431,11 +431,11 @@ def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
         return Between(np.minimum(_single(low), _NEARLY_INFINITE), _single(high))
 
 
+#: Beyond, exp is no f64.
+_EXP_LIMIT = math.log(float(np.finfo(np.float64).max))
 #: By the C library, whose largest errors are known; NumPy's own are not the same on every machine.
 _IN_DOUBLES = {name: _by_value(getattr(math, name)) for name in ("tanh", "erf", "erfc")}
 _IN_DOUBLES["exp"] = _by_value(lambda x: math.exp(x) if x < _EXP_LIMIT else math.inf)
-#: Beyond, exp is no f64.
-_EXP_LIMIT = math.log(float(np.finfo(np.float64).max))
 
 
 def _rising_double(name: str, a: Between, *, falls: bool = False) -> Between:

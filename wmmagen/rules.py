@@ -401,11 +401,11 @@ _TYPES: tuple[Rule, ...] = (
         "T155",
         "atomic-type",
         Scope.STATIC,
-        "acc_f32 and d_f32",
+        "acc_f32 and d_f32 or acc_f64 and d_f64 or acc_s32 and d_s32",
         when="reduction_atomic",
-        says="sums that are added to D by atomics are f32, and so is D",
-        message="reduction=atomic adds sums to D one by one, in f32; asked was {acc} to {d}",
-        fix="acc=f32,d=f32, or reduction=workspace",
+        says="sums that are added to D by atomics are f32, f64 or s32, and so is D",
+        message="reduction=atomic adds sums to D one by one, in their own type; asked was {acc} to {d}",
+        fix="d={acc} with sums in f32, f64 or s32, or reduction=workspace",
         reason="D holds the unfinished sums, so it has their type, and each addition would round to a smaller one.",
         source=TEMPLATE,
     ),
@@ -860,6 +860,29 @@ def _apart(id: str, matrix: str, expr: str, when: str, demand: str) -> Rule:
     )
 
 
+#: Tiles of D, where its sizes are multiples of the block tile and where they are any.
+_WHOLE_TILES, _ALL_TILES = "M // BLOCK_M * (N // BLOCK_N)", f"{derive.BLOCK_ROWS} * {derive.BLOCK_COLS}"
+
+
+def _workspace_size(id: str, name: str, tiles: str, when: str) -> Rule:
+    held = "WORKSPACE_BYTES // TILE_WORK_BYTES"
+    single = when.endswith("and batch_none")
+    return _rule(
+        id,
+        name,
+        Scope.LAUNCH,
+        f"{held} >= {tiles}" if single else f"BATCH <= 0 or {held} // BATCH >= {tiles}",
+        when=f"reduction_workspace and {when}",
+        says="the workspace holds the sums of every block",
+        message="a workspace of {WORKSPACE_BYTES} bytes is less than the {TILE_WORK_BYTES} for each tile of "
+        + ("D" if single else "each D"),
+        fix="ask the launcher's workspace_bytes for the size",
+        reason="Blocks that share a tile of D leave their sums there for the one that comes last.",
+        source=CONTRACT,
+        status=Status.WORKSPACE,
+    )
+
+
 def _apart_in_a_batch(id: str, matrix: str, unread: str) -> Rule:
     low = matrix.lower()
     return _rule(
@@ -964,19 +987,10 @@ _POINTERS: tuple[Rule, ...] = (
         source=f"{GUIDE}, store_matrix_sync: mptr",
         status=Status.WORKSPACE,
     ),
-    _rule(
-        "P335",
-        "workspace-size",
-        Scope.LAUNCH,
-        "WORKSPACE_BYTES // TILE_WORK_BYTES >= M // BLOCK_M * (N // BLOCK_N)",
-        when="reduction_workspace",
-        says="the workspace holds the sums of every block",
-        message="a workspace of {WORKSPACE_BYTES} bytes is less than the {TILE_WORK_BYTES} for each tile of D",
-        fix="ask the launcher's workspace_bytes for the size",
-        reason="Blocks that share a tile of D leave their sums there for the one that comes last.",
-        source=CONTRACT,
-        status=Status.WORKSPACE,
-    ),
+    _workspace_size("P335", "workspace-size", _WHOLE_TILES, "residue_exact and batch_none"),
+    _workspace_size("P336", "workspace-size-of-parts", _ALL_TILES, "residue_predicated and batch_none"),
+    _workspace_size("P337", "workspace-size-of-batch", _WHOLE_TILES, "residue_exact and not batch_none"),
+    _workspace_size("P338", "workspace-size-of-parts-of-batch", _ALL_TILES, "residue_predicated and not batch_none"),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1406,11 +1420,12 @@ _AXES: tuple[Rule, ...] = (
         "splits-of-one-product",
         Scope.STATIC,
         "batch_none",
-        when="reduction_workspace or reduction_atomic",
-        says="K is split in single products only",
-        message="reduction={reduction} with batch={batch}: a batch fills a device with the tiles of its products",
-        fix="split_k=1,reduction=none, or batch=none",
-        reason="The grid counts products and splits in the same dimension, and who has many products has many tiles.",
+        when="reduction_atomic",
+        says="sums are added to the D of one product",
+        message="reduction=atomic with batch={batch}: the D of every product would have to be zeroed before the launch",
+        fix="reduction=workspace, or batch=none",
+        reason="What an array of pointers names the launcher does not know, and what strides name would take a call "
+        "for each product.",
         source=TEMPLATE,
         structural=True,
     ),
@@ -1418,26 +1433,13 @@ _AXES: tuple[Rule, ...] = (
         "X628",
         "splits-of-floats",
         Scope.STATIC,
-        "acc_f32 or acc_f16",
+        "overflow_wrap",
         when="reduction_workspace or reduction_atomic",
-        says="sums of splits are added in float",
-        message="reduction={reduction} adds the sums of splits in float, which does not hold those in {acc}",
-        fix="split_k=1,reduction=none",
-        reason="Sums in f64 would be rounded, and those in s32 too, which wrap or saturate product by product.",
-        source=TEMPLATE,
-        structural=True,
-    ),
-    _rule(
-        "X627",
-        "splits-of-whole-tiles",
-        Scope.STATIC,
-        "residue_exact",
-        when="reduction_workspace or reduction_atomic",
-        says="K is split where sizes are multiples of the block tile",
-        message="reduction={reduction} with residue=predicated: splits share whole slices, and sums of whole tiles",
-        fix="split_k=1,reduction=none, or residue=exact",
-        reason="Which slices lie inside A and B is counted from the first one on, which only one of the splits has; "
-        "and a workspace has room for the tiles that D has whole.",
+        says="sums of splits are added in any order of products",
+        message="overflow={overflow} with reduction={reduction}: where sums stay depends on the order of all products",
+        fix="overflow=wrap, or split_k=1,reduction=none",
+        reason="Sums saturate product by product; what several blocks have summed does not tell where one block would "
+        "have stayed.",
         source=TEMPLATE,
         structural=True,
     ),
@@ -1547,7 +1549,7 @@ _SEARCH: tuple[Rule, ...] = (
         "S902",
         "splits-of-few-tiles",
         Scope.SEARCH,
-        f"SPLIT_K == 1 or BLOCKS * SPLIT_K <= {FULL_GRID}",
+        f"SPLIT_K == 1 or BLOCKS * BATCH * SPLIT_K <= {FULL_GRID}",
         says="K is split where tiles alone leave multiprocessors idle",
         message=f"{{BLOCKS}} tiles of D in {{SPLIT_K}} splits are more than the {FULL_GRID} blocks that fill a device",
         fix="fewer splits",

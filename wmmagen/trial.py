@@ -177,16 +177,16 @@ def _strides(problem: Problem) -> list[int]:
     return [problem.stride_of(name) for name in (*layout.operand_names(problem.operation), "D")]
 
 
-def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Pointer | Table]:
+def _pointers(problem: Problem, images: Sequence[Image | Stack], buffers: int) -> Iterator[Pointer | Table]:
     """The kernel's first arguments: to each matrix, or to a table of pointers to those of each product.
 
-    The table of a matrix that must not be read is empty.
+    The table of a matrix that must not be read is empty. Tables are counted from ``buffers`` on.
     """
     letters = (*layout.operand_names(problem.operation), "D")
     for number, (letter, image) in enumerate(zip(letters, images, strict=True)):
         if problem.operation.batch is Batch.POINTERS and isinstance(image, Stack):
             read = letter == "D" or _is_read(problem, letter)
-            yield Table(len(images) + number, tuple(Pointer(number, start) for start in image.starts if read))
+            yield Table(buffers + number, tuple(Pointer(number, start) for start in image.starts if read))
         else:
             yield Pointer(number, image.offset)
 
@@ -209,12 +209,13 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
         zeroed = Zeroed(Pointer(len(images) - 1, d.offset), p.ldd * element, p.n * element, p.m)
     return Launch(
         entry=entry,
-        # Products and splits are counted in one dimension: no kernel has both.
-        grid=(known["BLOCKS"], p.batch * config.split_k, 1),
+        grid=(known["BLOCKS"], p.batch, config.split_k)
+        if p.operation.batched
+        else (known["BLOCKS"], config.split_k, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_BYTES"],
         arguments=(
-            *_pointers(p, images),
+            *_pointers(p, images, len(images) + (workspace is not None)),
             *([] if workspace is None else [Pointer(len(images), workspace.offset)]),
             *sizes,
             *leading,
@@ -231,7 +232,9 @@ def workspace_of(config: KernelConfig, problem: Problem) -> Workspace | None:
         return None
     known = derive.values(config, problem=problem)
     count_offset = known["SPLIT_K"] * known["PARTIAL"] * known["ACC_BITS"] // 8
-    return layout.workspace(known["BLOCKS"], known["TILE_WORK_BYTES"], count_offset, shift=_FRAGMENT_BYTES)
+    return layout.workspace(
+        known["BLOCKS"] * problem.batch, known["TILE_WORK_BYTES"], count_offset, shift=_FRAGMENT_BYTES
+    )
 
 
 def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -> tuple[Bytes, ...]:
@@ -279,11 +282,12 @@ def exact_batch(
     inputs = batched.exact_inputs(problem, pattern=pattern)
     stacks = batched.stacks(problem, shifts=shifts)
     stored = [_stored(one, unrounded) for one in inputs]
-    operands = {"A": [a for a, _ in stored], "B": [b for _, b in stored], "C": [one.c for one in inputs]}
+    own: dict[str, list[npt.NDArray[Any] | None]] = {"C": [one.c for one in inputs]}
+    own |= {"A": [a for a, _ in stored], "B": [b for _, b in stored]}
+    for name in inputs[0].beside if inputs else ():
+        own[name if name != "r" else "R"] = [one.beside[name] for one in inputs]
     buffers = [
-        stack.pack(
-            [_shaped(one, stack.one) for one in operands.get(name) or [one.beside[name.lower()] for one in inputs]]
-        )
+        stack.pack([_shaped(values, stack.one) for values in own.get(name, [])])
         if _is_read(problem, name)
         else stack.unreadable(infinite=name == "A")
         for name, stack in zip(layout.operand_names(problem.operation), stacks[:-1], strict=True)

@@ -53,7 +53,8 @@ def test_the_proof_has_every_step_every_operation_and_every_way_to_make_them() -
     assert {case.config.operation.added.name for case in made} == {"f16", "bf16", "f32", "f64", "s8", "s32"}
     assert {case.config.operation.d.name for case in made} == {"f16", "bf16", "f32", "f64", "s8", "u8"}
     assert {(str(o.residue), str(o.batch)) for o in (case.config.operation for case in made)} >= {
-        ("exact", "none"), ("predicated", "none"), ("exact", "strided"), ("exact", "pointers"), ("predicated", "pointers")
+        ("exact", "none"), ("predicated", "none"), ("exact", "strided"), ("exact", "pointers"),
+        ("predicated", "pointers"),
     }  # fmt: skip
     assert {str(case.config.store) for case in made} == {"direct", "staged"}
     assert len({re.sub(r"_[a-z0-9]+_exact", "", str(case.config)) for case in made}) >= 2 * len(KERNELS)

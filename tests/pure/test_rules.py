@@ -277,6 +277,22 @@ LAUNCHES: dict[str, Call | Addresses] = {
         {"M": 256, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
         SPLIT,
     ),
+    # Parts of tiles have a place as whole ones have.
+    "P336": Addresses(
+        {"M": 129, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 129, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        f"{SPLIT},residue=predicated",
+    ),
+    "P337": Addresses(
+        {"M": 128, "N": 384, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 128, "N": 384, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        f"{SPLIT},{STRIDED}",
+    ),
+    "P338": Addresses(
+        {"M": 1, "N": 383, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 1, "N": 383, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        f"{SPLIT},{POINTERS},residue=predicated",
+    ),
 }
 #: What is pruned from a search for a problem, though it is legal: sizes, and splits that are too many and just enough.
 SEARCHES: dict[str, tuple[tuple[int, int, int], int, int]] = {

@@ -584,7 +584,7 @@ def _gross_reciprocal() -> Arithmetic:
         with np.errstate(all="ignore"):
             value = to_float(a & _UPPER_HALF, "f64")
             tiny = np.finfo(np.float64).tiny
-            inverse = 1 / np.where(np.abs(value) < tiny, np.copysign(0.0, value), value)
+            inverse = np.divide(1.0, np.where(np.abs(value) < tiny, np.copysign(0.0, value), value))
             flushed = np.where(np.abs(inverse) < tiny, np.copysign(0.0, inverse), inverse)
             return np.asarray(from_float(flushed, "f64") & _UPPER_HALF)
 
