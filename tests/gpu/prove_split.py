@@ -64,7 +64,7 @@ BESIDE = (
     f"{TINY},residue=predicated,copy=cpasync,stages=2,fragment_buffers=2,layout=rr,align_a=2,reduction=atomic,split_k=2",
     f"{TINY},batch=strided,copy=ld,stages=1,layout=cc,epilogue=linear,split_k=3",
     f"{TINY},batch=pointers,copy=cpasync,stages=3,fragment_buffers=1,layout=rc,epilogue=biasrow+gelu,d=f16,split_k=2",
-    f"{TINY},batch=strided,residue=predicated,copy=ld,stages=2,layout=rr,raster=grouped2,split_k=5",
+    "warps=1x1,frags=1x1,batch=strided,residue=predicated,k_steps=2,copy=ld,stages=1,layout=rr,raster=grouped2,split_k=2",
     "a=bf16,warps=2x1,frags=1x2,k_steps=2,residue=predicated,copy=cpasync,stages=2,fragment_buffers=1,split_k=3",
     "a=tf32,warps=2x1,frags=1x2,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1,reduction=atomic,split_k=2",
     "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=2,epilogue=linear+biascol,store=staged,split_k=2",
