@@ -587,6 +587,7 @@ def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | Non
 #: Where a call has more than one product.
 _ONE = "BATCH <= 1 or "
 #: A guard for what divides, where a call is refused for being 0.
+_EACH_PRODUCT = "(BATCH if BATCH >= 1 else 1)"
 _ROW_OF_D, _NEXT_D = "(LDD if LDD >= 1 else 1)", "(STRIDE_D if STRIDE_D >= 1 else 1)"
 
 
@@ -871,7 +872,7 @@ def _workspace_size(id: str, name: str, tiles: str, when: str) -> Rule:
         id,
         name,
         Scope.LAUNCH,
-        f"{held} >= {tiles}" if single else f"BATCH <= 0 or {held} // BATCH >= {tiles}",
+        f"{held} >= {tiles}" if single else f"{held} // {_EACH_PRODUCT} >= {tiles}",
         when=f"reduction_workspace and {when}",
         says="the workspace holds the sums of every block",
         message="a workspace of {WORKSPACE_BYTES} bytes is less than the {TILE_WORK_BYTES} for each tile of "

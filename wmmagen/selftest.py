@@ -85,7 +85,8 @@ def acceptable(config: KernelConfig) -> dict[str, int | float]:
         apart = p.apart(_MOST_ASKED * max(m, n, k))
         call |= {stride: getattr(apart, stride) for stride in strides(config)}
     if known["reduction_workspace"]:
-        call |= {"workspace": ADDRESSES["workspace"], "workspace_bytes": known["TILE_WORK_BYTES"]}
+        tiles = _PRODUCTS if config.operation.batched else 1
+        call |= {"workspace": ADDRESSES["workspace"], "workspace_bytes": tiles * known["TILE_WORK_BYTES"]}
     return call
 
 
