@@ -18,7 +18,7 @@ from wmmagen import layout, reference
 from wmmagen.backends import Bytes, Pointer
 from wmmagen.backends.product import Candidate, Candidates, Library, LibraryProduct
 from wmmagen.batched import BatchCase, Stack
-from wmmagen.config import Layout, Operation, Problem
+from wmmagen.config import WIDEST_BITS, Layout, Operation, Problem
 from wmmagen.dtypes import F32
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault
@@ -142,9 +142,14 @@ def denominators(problem: Problem) -> tuple[Denominator, Denominator]:
 
 
 def _plain(operation: Operation) -> Operation:
-    """What a library has of an operation: factors and a C of D's type, and none of the steps behind them."""
-    epilogue = Epilogue.LINEAR if operation.scaled else Epilogue.NONE
-    return dataclasses.replace(operation, epilogue=epilogue, c=None)
+    """What a library has of an operation: factors and a C of D's type, and none of the steps behind them.
+
+    Whole sums that another step than the factors makes smaller stay whole sums.
+    """
+    o = operation
+    epilogue = Epilogue.LINEAR if o.scaled else Epilogue.NONE
+    d = o.acc if o.acc.integer and not o.scaled else o.d
+    return dataclasses.replace(o, epilogue=epilogue, c=None, d=d, align_d=min(o.align_d, WIDEST_BITS // d.bits))
 
 
 def _in_f32(operation: Operation) -> Operation:
