@@ -25,6 +25,8 @@ KINDS = (
     f"{_SMALL},k_steps=2,feed=global,store=staged,layout=rc,d=f16,acc=f16,fragment_buffers=2",
     "inst=8x32x16,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,arrange_a=tiles,layout=rc,store=staged",
     "inst=32x8x16,warps=1x1,frags=1x4,k_steps=2,copy=ld,stages=2,arrange_b=tiles,store=direct,epilogue=linear",
+    f"{_SMALL},k_steps=2,copy=ld,stages=2,d=f16,epilogue=linear+biasrow+biascol+scalecol+residual+relu",
+    f"{_SMALL},k_steps=2,copy=ld,stages=1,residue=predicated,layout=cr,c=f32,d=f16,epilogue=biascol+gelu",
 )
 
 

@@ -14,21 +14,22 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from wmmagen import layout, reference, verdict
 from wmmagen.config import STRIDES, Batch, Problem
+from wmmagen.dtypes import ElementType
+from wmmagen.epilogue import BIASES, SCALES
 from wmmagen.errors import ConfigError
-from wmmagen.layout import UNSHIFTED, Array, Bytes, Damage, Image, Mask, Shifts, bits_dtype, encode
+from wmmagen.layout import UNSHIFTED, Array, Bytes, Damage, Image, Mask, Shifts, bits_dtype, decode, encode
 from wmmagen.pieces import same_bytes
-from wmmagen.reference import Inputs
-from wmmagen.verdict import Judged, Tiles
+from wmmagen.reference import Inputs, Span
+from wmmagen.verdict import Error, Judged, Tiles, Verdict
 
 #: Products whose matrices may be those that a wrong one has.
 _LOOKED_AT = 64
-#: The letters of the matrices, as in the words of a verdict; C only where an epilogue has it.
-_LETTERS = "ABCD"
 
 
 @dataclass(frozen=True)
@@ -118,18 +119,18 @@ class Stack:
 
 
 def stacks(problem: Problem, *, guard_bytes: int = layout.GUARD_BYTES, shifts: Shifts = UNSHIFTED) -> tuple[Stack, ...]:
-    """The stacks of A, B, C (where the epilogue has it) and D, in a kernel's order: D is last.
+    """The stacks of A, B, what the epilogue reads, and D, in a kernel's order: D is last.
 
     Raises:
         ConfigError, ValueError: as :func:`wmmagen.layout.images`.
     """
-    letters = letters_of(problem)
-    strides = dict(zip(_LETTERS, problem.strides, strict=True))
     ones = layout.images(single(problem), guard_bytes=0)
-    moved = dict(zip(_LETTERS, (shifts.a, shifts.b, shifts.d, shifts.d), strict=True))
+    moved = layout.images(single(problem), guard_bytes=0, shifts=shifts)
+    # As behind a single one, nothing lies behind what an epilogue reads.
+    behind = dict.fromkeys("ABD", guard_bytes)
     return tuple(
-        _stack(one, problem, strides[letter], guard_bytes + moved[letter], guard_bytes)
-        for letter, one in zip(letters, ones, strict=True)
+        _stack(one, problem, problem.stride_of(name), guard_bytes + shifted.offset, behind.get(name, 0))
+        for name, one, shifted in zip(names_of(problem), ones, moved, strict=True)
     )
 
 
@@ -140,9 +141,9 @@ def _stack(one: Image, problem: Problem, stride: int, before: int, behind: int) 
     return Stack(one, places, before, before + held + behind)
 
 
-def letters_of(problem: Problem) -> str:
-    """The matrices of a product, in a kernel's order."""
-    return _LETTERS if problem.operation.scaled else _LETTERS.replace("C", "")
+def names_of(problem: Problem) -> tuple[str, ...]:
+    """The matrices and vectors of a product, in a kernel's order: D is last."""
+    return (*layout.operand_names(problem.operation), "D")
 
 
 def single(problem: Problem) -> Problem:
@@ -178,25 +179,33 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> t
     demand(problem, pattern)
     one = single(problem)
     drawn = [reference.exact_inputs(one, seed=seed + number, pattern=pattern) for number in range(problem.batch)]
-    return tuple(
-        reference.combined(*(drawn[0 if shared else n] for shared in _shared(problem))) for n in range(len(drawn))
-    )
+    shared = _shared(problem)
+
+    def drawn_for(name: str, number: int) -> Inputs:
+        return drawn[0 if shared.get(name) else number]
+
+    def together(number: int) -> Inputs:
+        a, b, c = (drawn_for(name, number) for name in "ABC")
+        beside = {name: drawn_for(name, number).beside[name] for name in a.beside}
+        return reference.combined(a, b, c, beside)
+
+    return tuple(map(together, range(len(drawn))))
 
 
 def normal_inputs(problem: Problem, seed: int = 0) -> tuple[tuple[Array, ...], ...]:
-    """Normal A, B and, where there is one, C of each product, as :func:`wmmagen.reference.normal_inputs` has them."""
+    """Normal operands of each product, as :func:`wmmagen.reference.normal_inputs` has them."""
     one = single(problem)
     drawn = [reference.normal_inputs(one, seed + number) for number in range(problem.batch)]
-    shared = _shared(problem)
+    shared = tuple(_shared(problem).values())
     return tuple(
         tuple(drawn[0 if shared[which] else n][which] for which in range(len(drawn[n]))) for n in range(len(drawn))
     )
 
 
-def _shared(problem: Problem) -> tuple[bool, bool, bool]:
-    """Whether all products have one A, one B, one C."""
-    a, b, c, _ = problem.strides
-    return a == 0, b == 0, c == 0
+def _shared(problem: Problem) -> dict[str, bool]:
+    """Of each operand, in a kernel's order and by its name in formulas but for A, B and C: whether all have one."""
+    names = layout.operand_names(problem.operation)
+    return {name if name in "ABC" else name.lower(): problem.stride_of(name) == 0 for name in names}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -210,7 +219,7 @@ class BatchCase:
     Attributes:
         problem: the batch.
         products: each product made ready; only its inputs, its right D and the check that may stand for that count.
-        images: of A, B, C where the epilogue has it, and D, which is last.
+        images: of A, B, what the epilogue reads, and D, which is last.
         buffers: these.
     """
 
@@ -224,9 +233,17 @@ class BatchCase:
         guaranteed = all(product.inputs.guaranteed for product in self.products)
         misses = [product.check.miss_bits for product in self.products if product.check]
         words = self._touched(returned)
-        if not words and not (self._right is not None and same_bytes(returned[-1], self._right)):
-            words = self._wrong(returned[-1], tiles)
-        return Judged(not words, guaranteed, words, min(misses, default=None))
+        if words or (self._right is not None and same_bytes(returned[-1], self._right)):
+            return Judged(not words, guaranteed, words, min(misses, default=None))
+        d = self.images[-1]
+        each = [
+            verdict.judge(product.inputs, d.one, d.alone(returned[-1], number), product.want, product.check)
+            for number, product in enumerate(self.products)
+        ]
+        words = self._wrong(returned[-1], each, tiles)
+        errors = [told.error for told in each if told.error is not None]
+        farthest = Error(max(e.seen for e in errors), max(e.bound for e in errors)) if errors and not words else None
+        return Judged(not words, guaranteed, words, min(misses, default=None), farthest)
 
     @cached_property
     def _right(self) -> Bytes | None:
@@ -240,21 +257,17 @@ class BatchCase:
         return self.images[-1].pack([want for want in wants if isinstance(want, np.ndarray)])
 
     def _touched(self, returned: Sequence[Bytes]) -> str:
-        letters = letters_of(self.problem)
-        for letter, stack, sent, back in zip(letters, self.images[:-1], self.buffers, returned, strict=False):
+        names = layout.operand_names(self.problem.operation)
+        for name, stack, sent, back in zip(names, self.images[:-1], self.buffers, returned, strict=False):
             if not same_bytes(sent, back):
                 first = int((sent != back).argmax())
-                return f"{letter} was written to, first at byte {first - stack.offset} from the first one's start"
+                return f"{name} was written to, first at byte {first - stack.offset} from the first one's start"
         return ""
 
-    def _wrong(self, returned: Bytes, tiles: Tiles | None) -> str:
+    def _wrong(self, returned: Bytes, each: Sequence[Verdict], tiles: Tiles | None) -> str:
         """What is wrong with the outputs: the first wrong product, how many are, and the guards."""
         d = self.images[-1]
-        found = []
-        for number, product in enumerate(self.products):
-            told = verdict.judge(product.inputs, d.one, d.alone(returned, number), product.want, product.check)
-            if not told.exact:
-                found.append((number, told))
+        found = [(number, told) for number, told in enumerate(each) if not told.exact]
         damage = d.guard_damage(returned)
         guards = f"guards: {damage}" if damage else ""
         if not found:
@@ -278,23 +291,32 @@ class BatchCase:
         for other in others[:_LOOKED_AT]:
             whose = self.products[other].inputs
             stories = {
-                "A is that": (whose, own, own),
-                "B is that": (own, whose, own),
-                "C is that": (own, own, whose),
-                "all matrices are those": (whose, whose, whose),
+                "A is that": (whose, own, own, own.beside),
+                "B is that": (own, whose, own, own.beside),
+                "C is that": (own, own, whose, own.beside),
+                **{f"{x} is that": (own, own, own, {**own.beside, x: whose.beside[x]}) for x in own.beside},
+                "all matrices are those": (whose, whose, whose, whose.beside),
             }
             for words, parts in stories.items():
                 inputs = reference.combined(*parts)
                 right = None if _same(inputs, own) else reference.expected(inputs)
-                if isinstance(right, np.ndarray) and np.array_equal(got, encode(right, element)):
+                if right is not None and _fits(got, right, element):
                     return f"{words} of product {other}: the index within the batch is wrong"
         return ""
 
 
 def _same(one: Inputs, other: Inputs) -> bool:
     """Whether two products have the same matrices, so that neither can be told from the other."""
-    pairs = ((one.a, other.a), (one.b, other.b), (one.c, other.c))
+    pairs = [(one.a, other.a), (one.b, other.b), (one.c, other.c)]
+    pairs += [(one.beside[name], other.beside[name]) for name in one.beside]
     return all(x is y or (x is not None and y is not None and np.array_equal(x, y)) for x, y in pairs)
+
+
+def _fits(got: Array, right: Array | Span, element: ElementType) -> bool:
+    """Whether bit patterns are right."""
+    if isinstance(right, Span):
+        return bool(right.holds(decode(got, element)).all())
+    return np.array_equal(got, encode(right, element))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -321,12 +343,18 @@ def _apart(problem: Problem, batch: int = 3) -> Problem:
 
 
 def _a_shared(problem: Problem) -> Problem:
-    shared = replace(_apart(problem, 2), stride_a=0)
-    return replace(shared, stride_c=0) if problem.operation.scaled else shared
+    return _sharing(problem, "a", "c", *BIASES)
 
 
 def _b_shared(problem: Problem) -> Problem:
-    return replace(_apart(problem, 2), stride_b=0)
+    return _sharing(problem, "b", "r", *SCALES)
+
+
+def _sharing(problem: Problem, operand: str, *added: str) -> Problem:
+    """Two products with one A or one B, and with one of each of what is added, as far as the epilogue has it."""
+    has = problem.operation.epilogue.has
+    shared: dict[str, Any] = {f"stride_{name}": 0 for name in (operand, *filter(has, added))}
+    return replace(_apart(problem, 2), **shared)
 
 
 def _both_shared(problem: Problem) -> Problem:

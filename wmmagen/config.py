@@ -302,7 +302,8 @@ class Problem:
 
     ``batch`` counts the products, and a stride is how many elements behind the matrix before each one begins; with a
     stride of 0 all products share the one matrix. With ``batch=pointers`` no call tells strides: they say where the
-    matrices lie that are made here. Without a batch there is one product, and all strides are 0.
+    matrices lie that are made here. Whatever an epilogue reads has a stride, vectors included. Without a batch there is
+    one product, and all strides are 0.
     """
 
     operation: Operation
@@ -324,6 +325,11 @@ class Problem:
     stride_b: int = 0
     stride_d: int = 0
     stride_c: int = 0
+    stride_r: int = 0
+    stride_bias_row: int = 0
+    stride_bias_col: int = 0
+    stride_scale_row: int = 0
+    stride_scale_col: int = 0
 
     def __post_init__(self) -> None:
         for field in ("m", "n", "k", "lda", "ldb", "ldd", "ldc", "ldr", "batch"):
@@ -340,12 +346,9 @@ class Problem:
             if getattr(self, field) != neutral and not self.operation.epilogue.has(_BELONGS.get(field, field)):
                 raise ConfigError(
                     f"epilogue={self.operation.epilogue} has no {_BELONGS.get(field, field)}, so no {field}",
-                    "ask for epilogue=linear" if field in ("ldc", "alpha", "beta") else "leave it out",
+                    "ask for epilogue=linear" if field in ("ldc", "alpha", "beta", "stride_c") else "leave it out",
                 )
-
-        if not self.operation.scaled and self.stride_c:
-            raise ConfigError("D = A·B has no C, and so no stride of it", "ask for epilogue=linear")
-        if not self.operation.batched and (self.batch, self.strides) != (1, (0, 0, 0, 0)):
+        if not self.operation.batched and (self.batch != 1 or any(getattr(self, stride) for stride in STRIDES)):
             raise ConfigError("a kernel without a batch computes one product", "ask for batch=strided")
 
     @property
@@ -355,11 +358,11 @@ class Problem:
 
     @property
     def added_bits(self) -> int:
-        """Bits of what the epilogue reads of memory: C where it is read, R, and the vectors."""
+        """Bits of what the epilogue reads of memory: C where it is read, R, and the vectors; of a batch, each once."""
         o, e = self.operation, self.operation.epilogue
-        matrices = self.m * self.n * (self.reads_c + e.has("r")) * o.added.bits
-        extents = {v: self.m if epilogues.along_row(v) else self.n for v in e.vectors}
-        return matrices + sum(n * o.vector_type(v).bits for v, n in extents.items())
+        found = {m: self.m * self.n * o.added.bits for m in e.matrices if m == "r" or self.reads_c}
+        found |= {v: (self.m if epilogues.along_row(v) else self.n) * o.vector_type(v).bits for v in e.vectors}
+        return sum(bits * (self.batch if self.stride_of(name) else min(self.batch, 1)) for name, bits in found.items())
 
     def doing(self, operation: Operation) -> Problem:
         """The same call of another operation; what that has nothing of is left out."""
@@ -401,15 +404,26 @@ class Problem:
         """Of A, B, C and D, in elements."""
         return self.stride_a, self.stride_b, self.stride_c, self.stride_d
 
+    def stride_of(self, name: str) -> int:
+        """Of a matrix or vector by its name in a call, in elements."""
+        known = dict(zip("ABCD", self.strides, strict=True))
+        upper = name.upper()
+        return known[upper] if upper in known else int(getattr(self, f"stride_{name.lower()}"))
+
     def apart(self, lines: int = 0) -> Problem:
         """The batch with each matrix behind the one before, gaps included, and so many of its own lines in between."""
-        o = self.operation
+        o, e = self.operation, self.operation.epilogue
+        vectors = {v: self.m if epilogues.along_row(v) else self.n for v in e.vectors}
+        others = {
+            **{f"stride_{m}": (self.m + lines) * getattr(self, f"ld{m}") for m in e.matrices},
+            **{f"stride_{v}": (-(-n // _VECTOR_UNIT) + lines) * _VECTOR_UNIT for v, n in vectors.items()},
+        }
         return replace(
             self,
             stride_a=((self.m if o.a_row_major else self.k) + lines) * self.lda,
             stride_b=((self.k if o.b_row_major else self.n) + lines) * self.ldb,
-            stride_c=(self.m + lines) * self.ldc if o.scaled else 0,
             stride_d=(self.m + lines) * self.ldd,
+            **others,
         )
 
     def __str__(self) -> str:
@@ -417,14 +431,26 @@ class Problem:
 
 
 #: The strides of a batch, as :class:`Problem` has them.
-STRIDES = ("stride_a", "stride_b", "stride_c", "stride_d")
+STRIDES = ("stride_a", "stride_b", "stride_c", "stride_d", "stride_r", *(f"stride_{v}" for v in epilogues.VECTORS))
+#: Vectors of a batch begin this many elements apart, or multiples of it: as far as any promise of alignment goes.
+_VECTOR_UNIT = 16
 #: Between the size of a product and how many there are: ``64x64x64@1024``.
 _OF_BATCH = "@"
 
 
 #: What a problem says of an epilogue that has none of it, and under which name the epilogue has it.
-_NEUTRAL = {"ldc": 0, "ldr": 0, "alpha": 1.0, "beta": 0.0, "scale": 1.0, "low": 0.0, "high": 0.0}
-_BELONGS = {"ldc": "c", "ldr": "r"}
+_OF_WHAT_IS_ADDED = ("c", "r", *epilogues.VECTORS)
+_NEUTRAL: dict[str, float] = {
+    "ldc": 0,
+    "ldr": 0,
+    "alpha": 1.0,
+    "beta": 0.0,
+    "scale": 1.0,
+    "low": 0.0,
+    "high": 0.0,
+    **{f"stride_{name}": 0 for name in _OF_WHAT_IS_ADDED},
+}
+_BELONGS = {"ldc": "c", "ldr": "r", **{f"stride_{name}": name for name in _OF_WHAT_IS_ADDED}}
 
 
 def _as_float(word: str, value: float) -> float:

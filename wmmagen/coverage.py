@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from wmmagen.config import Batch, KernelConfig, Operation, Reduction, Residue, spell, values_of
+from wmmagen.config import Batch, KernelConfig, Reduction, Residue, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
 GENERATED: dict[str, tuple[str, ...]] = {
     "a": ("f16", "bf16", "tf32", "f64", "s8", "u8"),
     "acc": ("f32", "f16", "f64", "s32"),
-    "d": ("f32", "f16", "bf16", "f64", "s32", "s8"),
-    "c": ("f32", "f16", "bf16"),
+    "d": ("f32", "f16", "bf16", "f64", "s32", "s8", "u8"),
+    "c": ("f32", "f16", "bf16", "f64", "s8", "u8", "s32"),
 }
 #: Operand types whose layouts are made in part, with the reason.
 LAYOUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(
@@ -26,8 +26,6 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(
         "have to transpose them",
     ),
 )
-#: Operand types whose sums go through chains of steps: steps are computed and bounded in f32.
-CHAINS = ("f16", "bf16", "tf32")
 #: Why operand types are not made.
 REASONS: dict[str, str] = dict.fromkeys(
     ("s4", "u4", "b1"),
@@ -44,18 +42,7 @@ def layouts_of(a: str) -> tuple[str, ...] | None:
 def missing(config: KernelConfig) -> list[str]:
     """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
     values = {key: spell(value) for key, value in values_of(config).items()}
-    return [*_unmade_chain(config.operation), *_unmade(values), *_unmade_layout(values)]
-
-
-def _unmade_chain(o: Operation) -> Iterator[str]:
-    if o.epilogue.simple and o.c is None:
-        return
-    what = f"epilogue={o.epilogue} with c={o.added.name} is not generated yet for"
-    for where, here in (("batches", o.batched), ("residue=predicated", o.residue is Residue.PREDICATED)):
-        if here:
-            yield f"{what} {where}: made today: none and linear"
-    if o.a.name not in CHAINS:
-        yield f"{what} a={o.a.name}: made today: none and linear, chains of steps for a={' '.join(CHAINS)}"
+    return [*_unmade(values), *_unmade_layout(values)]
 
 
 def _unmade(values: Mapping[str, str]) -> Iterator[str]:

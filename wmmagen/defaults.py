@@ -42,7 +42,7 @@ from wmmagen.config import (
     read_pairs,
     read_value,
 )
-from wmmagen.dtypes import F16, RESULTS, S8
+from wmmagen.dtypes import F16, RESULTS
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.space import Space
@@ -190,14 +190,19 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     rows = rows or instructions.of_operand(F16)
     wanted = given.get("acc", _stored_as_it_is(given))
     rows = tuple(r for r in rows if wanted in (None, r.acc)) or rows
+    if "c" in given and "a" not in given:
+        # Doubles and whole numbers are added to sums of their own kind only.
+        c = given["c"]
+        rows = tuple(r for r in rows if (r.acc.integer, r.acc.bits == 64) == (c.integer, c.bits == 64)) or rows
     if "d" in given:
         rows = tuple(r for r in rows if given["d"].name in RESULTS.get(r.acc.name, ())) or rows
     row = rows[0]
     a, acc = given.get("a", row.a), given.get("acc", row.acc)
-    d = given.get("d", acc)
+    d = given.get("d", given["c"] if acc.integer and given.get("c", acc).bits == 8 else acc)
     layout = Layout((coverage.layouts_of(a.name) or row.layouts)[0])
-    # Bytes are made by a scale, and a type of what is added asks for something that is.
-    epilogue = Epilogue.LINEAR if d is S8 or given.get("c", d) != d else Epilogue.NONE
+    # What whole sums become is made by a scale, and a type of what is added asks for something that is.
+    scaled = acc.integer and d != acc
+    epilogue = Epilogue.LINEAR if scaled or given.get("c", d) != d else Epilogue.NONE
     aligns = {"align_a": WIDEST_BITS // a.bits, "align_b": WIDEST_BITS // a.bits}
     # A store of D stays within a row of one tile.
     aligns["align_d"] = min(WIDEST_BITS // d.bits, given.get("inst", row).n)

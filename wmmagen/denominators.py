@@ -22,7 +22,7 @@ from wmmagen import elementwise, layout, reference
 from wmmagen.backends import Bytes, Pointer
 from wmmagen.backends.product import EPILOGUES, Behind, Candidate, Candidates, Library, LibraryProduct
 from wmmagen.batched import BatchCase, Stack
-from wmmagen.config import Layout, Operation, Problem
+from wmmagen.config import WIDEST_BITS, Layout, Operation, Problem
 from wmmagen.dtypes import F32
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault
@@ -199,6 +199,9 @@ def _refusals(operation: Operation) -> tuple[str, str]:
     o = operation
     scaled = f"cuBLASLt takes C in D's type alone, {o.d.name}" if o.scaled and o.added != o.d else ""
     words = _words(o)
+    if o.acc.integer:
+        whole = "what the steps make of whole sums has another type than a library's product, where they would begin"
+        return whole, whole
     if words not in EPILOGUES:
         return f"cuBLASLt has no epilogue that is {o.epilogue}; of these: {', '.join(map('+'.join, EPILOGUES))}", scaled
     if o.epilogue.adds and o.added != o.d:
@@ -212,9 +215,14 @@ def names_of(problem: Problem) -> tuple[str, ...]:
 
 
 def plain(operation: Operation) -> Operation:
-    """What a library has of an operation: factors and a C of D's type, and none of the steps behind them."""
-    epilogue = Epilogue.LINEAR if operation.scaled else Epilogue.NONE
-    return dataclasses.replace(operation, epilogue=epilogue, c=None)
+    """What a library has of an operation: factors and a C of D's type, and none of the steps behind them.
+
+    Whole sums that another step than the factors makes smaller stay whole sums.
+    """
+    o = operation
+    epilogue = Epilogue.LINEAR if o.scaled else Epilogue.NONE
+    d = o.acc if o.acc.integer and not o.scaled else o.d
+    return dataclasses.replace(o, epilogue=epilogue, c=None, d=d, align_d=min(o.align_d, WIDEST_BITS // d.bits))
 
 
 def _in_f32(operation: Operation) -> Operation:

@@ -162,7 +162,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("OUTPUT_BYTES", "ALIGN_D * D_BITS // 8", "one store of D"),
         _derived("SUMS_BYTES", "ALIGN_D * ACC_BITS // 8", "and the sums for it"),
         _derived("ADDED_BYTES", "ALIGN_D * C_BITS // 8", "and what is added to it"),
-        _derived("SCALES_BYTES", "ALIGN_D * 4", "and the scales of its columns"),
+        _derived("SCALES_BYTES", "ALIGN_D * (8 if acc_f64 else 4)", "and the scales of its columns"),
     ),
     (
         _derived("PARTIAL", "BLOCK_M * BLOCK_N", "sums of one block in the workspace"),
@@ -243,6 +243,7 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "a": tuple(ELEMENT_TYPES),
     "acc": tuple(ELEMENT_TYPES),
     "d": tuple(ELEMENT_TYPES),
+    "c": tuple(ELEMENT_TYPES),
     "layout": tuple(Layout),
     "batch": tuple(Batch),
     "residue": tuple(Residue),
@@ -260,16 +261,18 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
 
 def _path(key: str) -> str:
     """Where a configuration has the word for the value of a key that is structure."""
-    words = {"raster": "raster.order", **{of: f"operation.{of}.name" for of in ("a", "acc", "d")}}
+    words = {"raster": "raster.order", "c": "operation.added.name"}
+    words |= {of: f"operation.{of}.name" for of in ("a", "acc", "d")}
     return words.get(key, f"operation.{key}" if key in OPERATION_KEYS else key)
 
 
 _structure_of = attrgetter(*map(_path, _STRUCTURE))
 #: What an epilogue is made of: whether it is nothing, begins with alpha and beta, reads C, R and each vector, has
-#: anything of C's type, and whether that is D's; and whether elements have to know their places.
+#: anything of C's type, and whether that is D's; whether elements have to know their places;
+#: and whether it scales sums.
 _EPILOGUE_FLAGS = (
     "epilogue_none", "epilogue_linear", "with_c", "with_r", *(f"with_{vector}" for vector in VECTORS),
-    "epilogue_adds", "c_like_d", "c_like_acc", "epilogue_positional",
+    "epilogue_adds", "c_like_d", "c_like_acc", "epilogue_positional", "epilogue_scales",
 )  # fmt: skip
 _MORE_FLAGS = ("a_row_major", "b_row_major", *_EPILOGUE_FLAGS, "strict_isa")
 
@@ -277,7 +280,7 @@ _MORE_FLAGS = ("a_row_major", "b_row_major", *_EPILOGUE_FLAGS, "strict_isa")
 def _epilogue_flags(operation: Operation) -> tuple[bool, ...]:
     o, e = operation, operation.epilogue
     read = (e.has("c"), e.has("r"), *map(e.has, VECTORS))
-    return (not e.steps, e.scaled, *read, e.adds, o.added == o.d, o.added == o.acc, e.positional)
+    return (not e.steps, e.scaled, *read, e.adds, o.added == o.d, o.added == o.acc, e.positional, e.scales)
 
 
 def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
@@ -367,8 +370,9 @@ def of_arch(arch: Arch) -> dict[str, int]:
 def of_problem(problem: Problem) -> dict[str, int | float]:
     """The numbers of a call, by the names that rules use."""
     p = problem
-    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr, p.batch, *p.strides)
-    return dict(zip(LAUNCH_NAMES, numbers, strict=True))
+    numbers = (p.m, p.n, p.k, p.lda, p.ldb, p.ldd, p.ldc, p.alpha, p.beta, p.ldr, p.batch)
+    strides = (p.stride_of(stride.removeprefix("stride_")) for stride in STRIDES)
+    return dict(zip(LAUNCH_NAMES, (*numbers, *strides), strict=True))
 
 
 def values(

@@ -86,7 +86,7 @@ TF32 = ElementType("tf32", "float", "wmma::precision::tf32", 32, 11, zero="0.0f"
 F32 = ElementType("f32", "float", "float", 32, 24, zero="0.0f")
 F64 = ElementType("f64", "double", "double", 64, 53, zero="0.0")
 S8 = ElementType("s8", "signed char", "signed char", 8, 7, integer=True, widen="static_cast<float>", narrow="to_s8")
-U8 = ElementType("u8", "unsigned char", "unsigned char", 8, 8, integer=True)
+U8 = ElementType("u8", "unsigned char", "unsigned char", 8, 8, integer=True, widen="static_cast<float>", narrow="to_u8")
 S32 = ElementType("s32", "int", "int", 32, 31, integer=True, widen="__int2float_rn")
 S4 = ElementType("s4", "int", "wmma::experimental::precision::s4", 4, 3, integer=True, experimental=True)
 U4 = ElementType("u4", "int", "wmma::experimental::precision::u4", 4, 4, integer=True, experimental=True)
@@ -99,7 +99,7 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "f32": ("f32", "f16", "bf16"),
     "f16": ("f16", "f32", "bf16"),
     "f64": ("f64",),
-    "s32": ("s32", "s8"),
+    "s32": ("s32", "s8", "u8", "f32", "f16", "bf16"),
 }
 
 #: Names that people ask for and that WMMA does not have, each with the sentence that says so.

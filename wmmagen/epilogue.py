@@ -190,6 +190,16 @@ class Epilogue:
         return any(self.has(name) for name in (*VECTORS, *_PLACE))
 
     @property
+    def scale_names(self) -> tuple[str, ...]:
+        """What sums are multiplied by, in the order of its steps; a user's formula is not looked into."""
+        return tuple(name for step in self.steps for name in ("alpha", "scale", *SCALES) if name in step.names)
+
+    @property
+    def scales(self) -> bool:
+        """Whether sums may come out smaller: there is a scale, or a formula of somebody's own, who knows."""
+        return bool(self.scale_names) or any(step.word == EXPR for step in self.steps)
+
+    @property
     def bounds(self) -> bool:
         """Whether a step may make one number of many: a clamp, or a choice or an extreme in a user's formula."""
         own = (step.formula for step in self.steps if step.word == EXPR)

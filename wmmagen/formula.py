@@ -86,6 +86,8 @@ OPERATORS: dict[str, Operator] = {
     "cdf": Operator(1, cpp="normal_cdf", exact=False, ours=True),
     "ratio": Operator(2, cpp="ratio", exact=False, ours=True),
 }
+#: CUDA's functions of floats, as doubles have them.
+_IN_DOUBLES = {"fabsf": "fabs", "expf": "exp", "tanhf": "tanh", "erff": "erf", "sqrtf": "sqrt"}
 _INFIX = {o.symbol: name for name, o in OPERATORS.items() if o.arity == 2 and o.symbol}
 _ALL_FUNCTIONS = tuple(name for name, o in OPERATORS.items() if o.precedence == _ATOM)
 #: Those that anybody may write.
@@ -310,21 +312,31 @@ def text(node: Node) -> str:
     return _written(node, _digits, {}, "")[0]
 
 
-def cpp(node: Node, rename: Mapping[str, str]) -> str:
-    """The tree in C++ on floats, the names spelt as ``rename`` says; spellings bind as tightly as names."""
+def cpp(node: Node, rename: Mapping[str, str], *, double: bool = False) -> str:
+    """The tree in C++ on floats or doubles, the names spelt as ``rename`` says; spellings bind as tightly as names.
+
+    What is a float is the same number among doubles: where its digits would make another double, they stay a float's.
+    """
 
     def number(value: float) -> str:
         digits = _digits(value)
-        return digits + ("f" if "." in digits or "e" in digits else ".0f")
+        pointed = digits + ("" if "." in digits or "e" in digits else ".0")
+        if not double:
+            return f"{pointed}f"
+        if float(digits) == value:
+            return pointed
+        return f"{pointed}f" if float(np.float32(value)) == value else repr(value)
 
-    return _written(node, number, rename, " ")[0]
+    return _written(node, number, rename, " ", double)[0]
 
 
-def _written(node: Node, number: Callable[[float], str], rename: Mapping[str, str], blank: str) -> tuple[str, int]:
+def _written(
+    node: Node, number: Callable[[float], str], rename: Mapping[str, str], blank: str, double: bool = False
+) -> tuple[str, int]:
     """Text and the precedence of its outermost operator; in C++ where there are blanks."""
 
     def within(inner: Node, least: int) -> str:
-        written, precedence = _written(inner, number, rename, blank)
+        written, precedence = _written(inner, number, rename, blank, double)
         return written if precedence >= least else f"({written})"
 
     if isinstance(node, Number):
@@ -344,7 +356,7 @@ def _written(node: Node, number: Callable[[float], str], rename: Mapping[str, st
             left = right
         symbol = f"{blank}{operator.symbol}{blank}"
         return f"{within(operands[0], left)}{symbol}{within(operands[1], right)}", operator.precedence
-    function = operator.cpp if blank else node.op
+    function = (_IN_DOUBLES.get(operator.cpp, operator.cpp) if double else operator.cpp) if blank else node.op
     return f"{function}({f',{blank}'.join(within(operand, _CHOICE) for operand in operands)})", _ATOM
 
 

@@ -241,7 +241,7 @@ def minima(config: KernelConfig, problem: Problem) -> dict[str, Least]:
     o, p, inst = config.operation, problem, config.inst
     outputs = p.batch * p.m * p.n
     operands = p.batch * (p.m + p.n) * p.k * o.a.bits // 8 if p.alpha else 0
-    c = p.batch * p.added_bits // 8
+    c = p.added_bits // 8
     products = outputs * p.k / (inst.m * inst.n * inst.k)
     stored = outputs * o.d.bits / 8 / SECTOR
     taken, staged = _shared_bytes(config, problem)

@@ -313,10 +313,13 @@ def image(
     output: bool = False,
     guard_bytes: int = GUARD_BYTES,
     shift: int = 0,
+    ends: bool = False,
 ) -> Image:
     """An image of a rows × cols matrix with a guard band of ``guard_bytes`` on either side.
 
     Args:
+        ends: whether the buffer ends with the matrix, so that a read behind it is none of the buffer's, whatever
+            becomes of what was read.
         shift: bytes from a boundary of 256 bytes to the first element; a whole number of elements.
 
     Raises:
@@ -331,7 +334,7 @@ def image(
     lines, length = (rows, cols) if row_major else (cols, rows)
     if ld < length:
         raise ConfigError(f"leading dimension {ld} is below the {length} elements of a line", f"give at least {length}")
-    total = 2 * guard_bytes + shift + lines * ld * element.bits // 8
+    total = (1 if ends else 2) * guard_bytes + shift + lines * ld * element.bits // 8
     return Image(rows, cols, ld, element, row_major, output, guard_bytes + shift, total)
 
 
@@ -366,7 +369,8 @@ def operand_names(operation: Operation) -> tuple[str, ...]:
 def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts = UNSHIFTED) -> tuple[Image, ...]:
     """The images of A (m×k), B (k×n), of what the epilogue reads and of D (m×n), in the order of :func:`operand_names`.
 
-    Vectors are images of one row. D is last.
+    Vectors are images of one row. D is last. Behind what the epilogue reads the buffer ends: what is read there beside
+    an edge of D may be stored nowhere, so that no value shows it.
 
     Raises:
         ConfigError: a sub-byte type, or a leading dimension below the length of a line.
@@ -381,13 +385,13 @@ def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts =
     for matrix in o.epilogue.matrices:
         # A C that nobody reads may have any leading dimension; its image lies behind what would be read.
         ld = p.ldr if matrix == "r" else p.ldc if p.reads_c else max(p.ldc, p.n)
-        found.append(image(p.m, p.n, ld, o.added, guard_bytes=guard_bytes, shift=of_d))
+        found.append(image(p.m, p.n, ld, o.added, guard_bytes=guard_bytes, shift=of_d, ends=True))
     for vector in o.epilogue.vectors:
         element, extent = o.vector_type(vector), p.m if along_row(vector) else p.n
         shift = shifts.added if vector in BIASES else shifts.scales
         if along_row(vector):
             shift = element.bits // 8 if shifts != UNSHIFTED else 0
-        found.append(image(1, extent, extent, element, guard_bytes=guard_bytes, shift=shift))
+        found.append(image(1, extent, extent, element, guard_bytes=guard_bytes, shift=shift, ends=True))
     found.append(image(p.m, p.n, p.ldd, o.d, output=True, guard_bytes=guard_bytes, shift=shifts.d))
     return tuple(found)
 

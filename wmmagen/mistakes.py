@@ -144,6 +144,19 @@ EDGE_AHEAD_SCALED = (
 )
 EDGE_LD1 = "residue=predicated,layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,align_d=2"
 EDGE_LD2 = "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
+EDGE_CHAIN = (
+    "residue=predicated,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,"
+    "epilogue=linear+biasrow+biascol+residual"
+)
+EDGE_CHAIN_CP = (
+    "residue=predicated,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=1,store=staged,"
+    "c=f16,epilogue=biasrow+biascol+residual+relu"
+)
+QUANTISED = "a=s8,d=s8,c=f32,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=2,epilogue=scalecol+biascol"
+QUANTISED_U8 = "a=u8,d=u8,c=s32,warps=1x2,frags=1x2,k_steps=4,copy=ld,stages=1,epilogue=biascol+scalerow"
+QUANTISED_RELU = "a=s8,d=u8,warps=1x2,frags=1x2,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1,epilogue=scalecol"
+DOUBLES = "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=2,store=staged,epilogue=linear+biascol+relu"
+DOUBLES_GELU = "a=f64,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=1,store=staged,epilogue=biascol+gelu"
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
 
 CHAIN = "layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biascol+relu"
@@ -165,9 +178,23 @@ POINTERS = "batch=pointers,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,
 POINTERS_LINEAR = "batch=pointers,layout=cc,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,epilogue=linear"
 POINTERS_PANELS = "batch=pointers,raster=panels2,layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=direct"
 POINTERS_STAGED = POINTERS.replace("store=direct", "store=staged,epilogue=linear")
+STRIDED_CHAIN = "batch=strided," + CHAIN
+POINTERS_CHAIN = (
+    "batch=pointers,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,store=staged,c=f16,"
+    "epilogue=biasrow+biascol+residual"
+)
 MET = "layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct,split_k=3"
 MET_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,epilogue=linear,d=f16,split_k=2"
 MET_GLOBAL = "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=direct,acc=f16,raster=panels2,split_k=4"
+MET_EDGE = (
+    "residue=predicated,layout=rr,warps=1x1,frags=1x1,k_steps=2,copy=cpasync,stages=2,fragment_buffers=1,store=direct,"
+    "split_k=2"
+)
+MET_BATCH = "batch=strided," + MET
+ADDED_EDGE = (
+    "residue=predicated,layout=rr,warps=1x1,frags=1x1,k_steps=2,copy=ld,stages=1,store=staged,split_k=2,"
+    "reduction=atomic"
+)
 ADDED = "layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=2,store=staged,split_k=3,reduction=atomic"
 ADDED_CP = "layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=cpasync,stages=3,align_d=1,split_k=2,reduction=atomic"
 SLICED_CP = "layout=rr,warps=2x1,frags=2x2,k_steps=4,copy=cpasync,stages=3,fragment_buffers=2,store=staged,warps_k=2"
@@ -614,9 +641,35 @@ _RESULTS = (
         (CHAIN, CHAIN_CP, CHAIN_GELU), words="C was read although beta is 0",
     ),
     Mutant(
-        "bias-by-row", "the bias of the columns is taken by the row", "",
+        "bias-by-row", "the bias of the columns is taken by the row", "openxla/xla #46897",
         (Edit("__half2float(bias_of_columns.of[e])", "__half2float(bias_col[(warp_row + row) % N])"),),
         (CHAIN, CHAIN_CP, CHAIN_GLOBAL), words="bias_col was read by the row and not by the column",
+    ),
+    Mutant(
+        "bytes-wrapped", "bytes keep the lowest bits of what is beyond their ends", "onnxruntime #29727",
+        (Edit("max(-128, min(127, __float2int_rn(value)))", "__float2int_rn(value)"),),
+        (QUANTISED, QUANTISED.replace("scalecol+biascol", "linear")), words=_WRONG,
+    ),
+    Mutant(
+        "bytes-below-zero", "bytes without a sign have the magnitude of what is below 0", "tt-metal PR #56327",
+        (Edit("max(0, min(255, __float2int_rn(value)))", "min(255, abs(__float2int_rn(value)))"),),
+        (QUANTISED_U8, QUANTISED_RELU), words=_WRONG,
+    ),
+    Mutant(
+        "bytes-cut-off", "bytes are rounded towards zero", "tt-metal #51304",
+        (Edit("__float2int_rn(value)", "__float2int_rz(value)"),), (QUANTISED, QUANTISED_U8), words=_WRONG,
+    ),
+    Mutant(
+        "bias-before-scale", "a bias of sums is added to what has been scaled", "",
+        (Edit("value = value + __int2float_rn(bias_of_columns.of[e]);", ""),
+         Edit("value = value * scale_of_row;",
+              "value = value * scale_of_row + __int2float_rn(bias_of_columns.of[e]);")),
+        (QUANTISED_U8, QUANTISED_U8.replace("stages=1", "stages=2")), words="the step scalerow came before biascol",
+    ),
+    Mutant(
+        "doubles-through-floats", "steps on doubles are computed in float", "",
+        (Edit("double value = sums.of[e];", "float value = static_cast<float>(sums.of[e]);"),),
+        (DOUBLES, DOUBLES_GELU), words=_WRONG,
     ),
     Mutant(
         "k-0-unwritten", "D keeps what it held where K is 0", "cutlass #2674",
@@ -717,6 +770,16 @@ _BATCHES = (
         (Edit("beta != 0 ? Cs[blockIdx.y] : nullptr", "Cs[blockIdx.y]"),), (POINTERS_LINEAR, POINTERS_STAGED),
         ("out-of-bounds",), visible=False,
     ),
+    Mutant(
+        "bias-of-first-product", "every product adds the first bias, whatever its stride is", "rocm-libraries PR #7512",
+        (Edit("  bias_col += product * stride_bias_col;\n", ""),),
+        (STRIDED_CHAIN, STRIDED_CHAIN.replace("layout=rr", "layout=rc")), words="bias_col is that of product 0",
+    ),
+    Mutant(
+        "bias-pointers-swapped", "the array of one bias is taken for that of the other", "",
+        (Edit("in_global(bias_cols[", "in_global(bias_rows["),),
+        (POINTERS_CHAIN, POINTERS_CHAIN.replace("layout=rr", "layout=cr")), ("out-of-bounds",), _PRODUCT_WRONG,
+    ),
 )  # fmt: skip
 
 _TICKET = "atomicInc(count, SPLIT_K - 1) == SPLIT_K - 1"
@@ -757,6 +820,22 @@ _SPLITS = (
         "split-rest-dropped", "slices that are too many for equal shares are nobody's", "",
         (Edit("each + (split < left_over ? 1 : 0)", "each"),),
         (MET, MET_LD, ADDED, ADDED_CP), words="every element is zero|is missing|" + _WRONG,
+    ),
+    Mutant(
+        "split-tail-of-first", "each split counts what is left of K from its own beginning on",
+        "rocm-libraries PR #7199",
+        (Edit("K - (first_slice + slice) * BLOCK_K", "K - slice * BLOCK_K"),),
+        (MET_EDGE, MET_EDGE.replace("layout=rr", "layout=rc")), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "split-inner-of-all", "each split takes as many slices for whole ones as all of them have", "",
+        (Edit("min(K / BLOCK_K - first_slice, slices)", "min(K / BLOCK_K, slices)"),),
+        (MET_EDGE, ADDED_EDGE), ("out-of-bounds",), "read outside A or B|" + _WRONG,
+    ),
+    Mutant(
+        "split-batch-in-one-place", "products of a batch leave their sums in one place", "",
+        (Edit("(static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x)", "static_cast<long long>(blockIdx.x)"),),
+        (MET_BATCH, MET_BATCH.replace("layout=rr", "layout=rc")), ("race-between-blocks",), visible=False,
     ),
 )  # fmt: skip
 
@@ -837,6 +916,24 @@ _EDGES = (
         "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",
         (Edit(_PLACE, f"  if (warp_row >= M) return;\n{_PLACE}"),), (EDGE_CP, EDGE_AHEAD, EDGE_LD2),
         ("barrier-divergence", "poison-stored", "race", "early-read"), _WRONG, visible=False,
+    ),
+    Mutant(
+        "edge-bias-whole", "the bias of columns is read past its end at the right edge, and stored nowhere",
+        "tattletale PR #53",
+        (Edit("part_of<Added>(bias_col + own_col, inside(0, 1, own_col, N, ALIGN_D))",
+              "*reinterpret_cast<const Added*>(bias_col + own_col)"),),
+        (EDGE_CHAIN, EDGE_CHAIN_CP), ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "edge-bias-of-no-row", "the bias of rows is read past its end at the lower edge", "tt-metal #57359",
+        (Edit("row < d_rows ? __half2float(bias_row", "true ? __half2float(bias_row"),),
+        (EDGE_CHAIN, EDGE_CHAIN_CP), ("out-of-bounds",), visible=False,
+    ),
+    Mutant(
+        "edge-residual-whole", "R is read past its end where D has a part of a vector", "",
+        (Edit("part_of<Added>(r_tile + static_cast<long long>(row) * ldr + col, count)",
+              "*reinterpret_cast<const Added*>(r_tile + static_cast<long long>(row) * ldr + col)"),),
+        (EDGE_CHAIN, EDGE_CHAIN_CP), ("out-of-bounds",), visible=False,
     ),
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from wmmagen import foundry, rules, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.cpu import CpuBackend
-from wmmagen.config import KernelConfig
+from wmmagen.config import KernelConfig, Reduction
 from wmmagen.defaults import read_config
 from wmmagen.errors import CompileError, Fault, MutantError, RequestError
 from wmmagen.foundry import Compiler, Foundry, Order
@@ -26,6 +26,8 @@ from wmmagen.render import Source, render
 #: Instructions that the executor grants a launch of a mutant, twenty times what the right kernels of the table take. So
 #: what never ends is told within seconds, and by a number that does not depend on the machine.
 BUDGET = 45_000
+#: The same where blocks meet along K: with every second seed each of them runs by itself.
+BUDGET_OF_MEETING = 150_000
 #: Where nobody names an architecture: the oldest one that has every part of the templates.
 DEFAULT = ARCHS[80]
 
@@ -198,9 +200,10 @@ def _right_ptx(text: str, arch: Arch, compiler: Compiler, source: Source) -> str
 _RIGHT: dict[tuple[str, int], str] = {}
 
 
-def executor() -> CpuBackend:
-    """The CPU executor with the patience that a mutant needs."""
-    return CpuBackend(budget=BUDGET)
+def executor(case: Case | None = None) -> CpuBackend:
+    """The CPU executor with the patience that a mutant needs, of blocks that meet where none is named."""
+    alone = case is not None and case.config.reduction is Reduction.NONE
+    return CpuBackend(budget=BUDGET if alone else BUDGET_OF_MEETING)
 
 
 def judge_all(
@@ -222,7 +225,7 @@ def judge_all(
         for case in some:
             maker.begin(case.order())
         for case in some:
-            here = executor() if isinstance(backend, CpuBackend) else backend
+            here = executor(case) if isinstance(backend, CpuBackend) else backend
             rows.append(judge(case, here, maker.compile))
             told(rows[-1])
     return rows

@@ -35,16 +35,16 @@ from typing import Any
 import numpy as np
 
 from wmmagen.config import LINEAR, Operation, Order, Overflow, Problem, Raster
-from wmmagen.dtypes import RESULTS, ElementType
-from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
+from wmmagen.dtypes import F64, RESULTS, ElementType
+from wmmagen.epilogue import BIASES, SCALES, VECTORS, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
 from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
 from wmmagen.pieces import over_rows
 from wmmagen.rounding import (
-    SINGLE_LIMIT,
-    SINGLE_UNITS,
+    COUNTED,
     Between,
+    Doubles,
     Grid,
     Inexact,
     Multiples,
@@ -64,8 +64,6 @@ FIELD_A, FIELD_B = 3, 2
 #: Largest magnitude of C beside it.
 FIELD_C = 3
 PATTERNS = ("auto", "field", "positions", "extremes")
-#: Epilogues with factors compute in one of these, in units from its smallest normal number on, IEEE 754.
-_UNITS = {"f32": SINGLE_UNITS, "f64": range(-1022, 1024 - 53)}
 #: A factor that leaves less room than this to Σ|a||b| or to |c| leaves inputs that show few mistakes.
 LEAST_ROOM = 64
 #: In a chain of steps: magnitudes of C, R and biases where all is exact, and where a function makes of large numbers
@@ -156,15 +154,16 @@ def room_of(problem: Problem) -> Room:
     (p, e), (q, f) = factor_parts(problem.alpha), factor_parts(problem.beta)
     unit = min([power for odd, power in ((p, e), (q, f)) if odd], default=0)
     factor = problem.operation.factor
-    total = factor.exact_limit if unit in _UNITS[factor.name] else 0
+    total = factor.exact_limit if unit in COUNTED[factor.name][1] else 0
     if problem.operation.d.name == "f16":
         total = min(total, F16_MAX << -unit if unit < 0 else F16_MAX >> unit)
     return Room(unit, p << (e - unit) if p else 0, q << (f - unit) if q else 0, total)
 
 
 def _finite_in(operation: Operation) -> int:
-    """The largest integer of f32 that is finite in D."""
-    return F16_MAX if operation.d.name == "f16" else SINGLE_LIMIT << SINGLE_UNITS[-1]
+    """The largest integer that steps can make and that is finite in D."""
+    limit, units = COUNTED[operation.factor.name]
+    return F16_MAX if operation.d.name == "f16" else limit << units[-1]
 
 
 def _chain_limit(problem: Problem, largest_c: int, beside: Mapping[str, Array]) -> int:
@@ -172,8 +171,9 @@ def _chain_limit(problem: Problem, largest_c: int, beside: Mapping[str, Array]) 
 
     Where a step is a function, the largest with which the sums are exact.
     """
-    p, e = problem, problem.operation.epilogue
-    accumulated = problem.operation.acc.exact_limit
+    p, e, factor = problem, problem.operation.epilogue, problem.operation.factor
+    # Sums of whole numbers go on as floats.
+    accumulated = min(problem.operation.acc.exact_limit, factor.exact_limit)
     if not e.exact:
         return accumulated
     amounts = {
@@ -186,7 +186,7 @@ def _chain_limit(problem: Problem, largest_c: int, beside: Mapping[str, Array]) 
 
     def holds(total: int) -> bool:
         try:
-            last = _through(problem, Grid(), {**amounts, "acc": Multiples(0, total if p.alpha else 0)})
+            last = _through(problem, Grid(factor), {**amounts, "acc": Multiples(0, total if p.alpha else 0)})
         except Inexact:
             return False
         return isinstance(last, Multiples) and last.most * 2.0**last.unit <= _finite_in(problem.operation)
@@ -335,7 +335,7 @@ def _auto(problem: Problem, seed: int, limit: int) -> tuple[Array, Array]:
     cap = min(element.exact_limit, 2**30 - 1)
     amplitude_a = min(math.isqrt(share), cap)
     amplitude_b = min(share // amplitude_a, cap)
-    signed = element.name != "u8"
+    signed = _signed(element)
     a = _nonzero(problem.m, problem.k, amplitude_a, signed, 4 * seed)
     b = _nonzero(problem.k, problem.n, amplitude_b, signed, 4 * seed + 1)
     return (_thin(a, limit, 4 * seed + 2) if problem.k > limit else a), b
@@ -372,7 +372,12 @@ def _c_of(problem: Problem, seed: int, pattern: str, largest: int) -> Array | No
     if pattern == "positions":
         i, j = np.arange(problem.m, dtype=np.int64)[:, None], np.arange(problem.n, dtype=np.int64)
         return ((2 * i + 3 * j) % 13 + 1).astype(np.int32)
-    return _nonzero(problem.m, problem.n, min(largest, FIELD_C) if pattern == "field" else largest, True, 4 * seed + 3)
+    amplitude = min(largest, FIELD_C) if pattern == "field" else largest
+    return _nonzero(problem.m, problem.n, amplitude, _signed(problem.operation.added), 4 * seed + 3)
+
+
+def _signed(element: ElementType) -> bool:
+    return element.name != "u8"
 
 
 def _added(problem: Problem) -> int:
@@ -381,32 +386,69 @@ def _added(problem: Problem) -> int:
     return min(_ADDED if e.exact else _ADDED_TO_FUNCTIONS, problem.operation.added.exact_limit)
 
 
-def _aim(epilogue: Epilogue) -> int:
+def _aim(operation: Operation) -> int:
     """Up to where Σ|a||b| goes, as far as it may: beyond, every element might become the same."""
-    if not epilogue.exact:
-        return _SUMS_OF_FUNCTIONS
-    return _SUMS_BETWEEN_BOUNDS if epilogue.bounds else SINGLE_LIMIT
+    e, limit = operation.epilogue, operation.factor.exact_limit
+    if e.exact and not (e.bounds or (operation.d.bits == _BYTES and not e.scale_names)):
+        return limit
+    least = _SUMS_BETWEEN_BOUNDS if e.exact else _SUMS_OF_FUNCTIONS
+    _, scale = _small_scale(operation)
+    return min(limit, round(least / scale))
+
+
+def _small_scale(operation: Operation) -> tuple[str, float]:
+    """Which the first scale of a chain of whole sums is, and by what it is multiplied, so that results tell mistakes.
+
+    Sums of u8 have one sign, so those that differ are large. Where nothing is scaled by a name, nothing is: ("", 1.0).
+    """
+    o, e = operation, operation.epilogue
+    if not o.acc.integer or not is_chain(o) or not e.scale_names:
+        return "", 1.0
+    if not e.exact or e.bounds:
+        return e.scale_names[0], _SMALL_SUMS[o.a.name]
+    return e.scale_names[0], _byte_scale(o)
+
+
+def _byte_scale(operation: Operation) -> float:
+    """What makes sums of bytes to bytes again, of all magnitudes; 1 where D is wider."""
+    o = operation
+    # Bytes without a sign reach twice as far.
+    return _BYTE_SCALES[o.a.name] * (1 if _signed(o.d) else 2) if o.d.bits == _BYTES else 1.0
+
+
+def _most_beside(problem: Problem) -> dict[str, Array]:
+    """The largest values that :func:`_beside` may draw, and all scales: what proves a bound for every draw."""
+    e, largest = problem.operation.epilogue, np.array([_added(problem), 1])
+    scales = {name: np.array(_SCALES) * _scale_of(problem.operation, name) for name in SCALES}
+    return {name: scales.get(name, largest) for name in ("r", *VECTORS) if e.has(name)}
+
+
+def _scale_of(operation: Operation, name: str) -> float:
+    """What values of a scale are multiplied by; see :func:`_small_scale`."""
+    first, scale = _small_scale(operation)
+    return scale if name == first else 1.0
 
 
 def _beside(problem: Problem, seed: int) -> dict[str, Array]:
     """What a chain reads beside A, B and C: integers without zeros, and scales that are a few powers of two and a 3."""
     p, e, found = problem, problem.operation.epilogue, {}
+    signed = _signed(p.operation.added)
 
     def salt(stream: int) -> int:
         return (4 * seed + 3 + stream * _STREAM) % 2**32
 
     if e.has("r"):
-        found["r"] = _nonzero(p.m, p.n, _added(p), True, salt(1))
+        found["r"] = _nonzero(p.m, p.n, _added(p), signed, salt(1))
     for stream, vector in enumerate(VECTORS, start=2):
         if not e.has(vector):
             continue
         extent = p.m if along_row(vector) else p.n
         if vector in BIASES:
-            found[vector] = _nonzero(1, extent, _added(p), True, salt(stream))[0]
+            found[vector] = _nonzero(1, extent, _added(p), signed, salt(stream))[0]
         else:
             # A step of 1 to 5 from each to the next.
             steps = 1 + _in_range(_hashed(1, extent, salt(stream)), len(_SCALES) - 1)[0]
-            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)]
+            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)] * _scale_of(p.operation, vector)
     return found
 
 
@@ -483,18 +525,11 @@ def _seal(
 def _require_known(operation: Operation) -> None:
     """Refuse what the reference has no semantics for: factors are floats, and leave no integer exact."""
     o, acc, d = operation, operation.acc, operation.d
-    if is_chain(o) or o.c is not None:
-        if {acc.name, d.name, o.added.name} - {"f16", "bf16", "f32"}:
-            raise NotGeneratedYet(
-                f"the reference knows epilogue={o.epilogue} from f16 and f32 to f16, bf16 and f32, "
-                f"not from {acc.name} to {d.name} with c={o.added.name}",
-                "use epilogue=none, or epilogue=linear without c",
-            )
-    elif o.scaled and (d.name not in RESULTS.get(acc.name, ()) or (d.integer and d == acc)):
+    if o.epilogue.steps and (d.name not in RESULTS.get(acc.name, ()) or (d.integer and d == acc)):
         raise NotGeneratedYet(
             f"the reference knows epilogue={o.epilogue} from f16 and f32 to f16, bf16 and f32, from f64 to "
-            f"f64 and from s32 to s8, not from {acc.name} to {d.name}",
-            "use epilogue=none",
+            f"f64 and from s32 to these and to bytes, not from {acc.name} to {d.name}",
+            "use epilogue=none, or epilogue=linear to another type",
         )
 
 
@@ -545,7 +580,7 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
         a, b = _field(problem, seed)
         # The published bound, not the smaller one of these values: what is guaranteed must not depend on the seed.
         return _seal(problem, a, b, c, pattern, FIELD_A * FIELD_B * problem.k, beside)
-    limit = sum_limit(problem, most, beside)
+    limit = sum_limit(problem, most, _most_beside(problem))
     if pattern == "positions":
         a, b = _positions(problem)
         return _seal(problem, a, b, c, pattern, _proved_bound(a, b, limit), beside)
@@ -559,7 +594,7 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
             f"inputs that show mistakes need {LEAST_ROOM}: smaller numbers in expressions and factors, smaller sizes "
             "where row or col is multiplied, or d=f32",
         )
-    aim = _aim(problem.operation.epilogue) if is_chain(problem.operation) else limit
+    aim = _aim(problem.operation) if is_chain(problem.operation) else limit
     a, b = _auto(problem, seed, min(limit, aim))
     inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b), beside)
     if not inputs.guaranteed:
@@ -567,19 +602,22 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     return inputs
 
 
-def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs) -> Inputs:
+def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs, beside: Mapping[str, Array] | None = None) -> Inputs:
     """A of one draw of a problem, B of another and C of a third, with the bound of them together.
 
     The published bound of ``field`` holds for all of its draws.
+
+    Args:
+        beside: what else the epilogue reads, of whatever draws; that of A's draw where it is None.
     """
     problem, a, b, c = of_a.problem, of_a.a, of_b.b, of_c.c
-    if of_a is of_b is of_c:
+    beside = of_a.beside if beside is None else beside
+    if of_a is of_b is of_c and all(beside[name] is values for name, values in of_a.beside.items()):
         return of_a
     if of_a.pattern == "field":
-        return _seal(problem, a, b, c, of_a.pattern, of_a.bound)
-    return _seal(
-        problem, a, b, c, of_a.pattern, _proved_bound(a, b, sum_limit(problem, 0 if c is None else _largest(c)))
-    )
+        return _seal(problem, a, b, c, of_a.pattern, of_a.bound, beside)
+    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
+    return _seal(problem, a, b, c, of_a.pattern, _proved_bound(a, b, limit), beside)
 
 
 def given_inputs(
@@ -757,9 +795,10 @@ def _chain_values(problem: Problem, sums: Array, c: Array | None, beside: Mappin
 
 
 def between(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Between:
-    """Between which f32 values right evaluations of a chain end, as :mod:`wmmagen.rounding` proves; ``float64``."""
+    """Between which values right evaluations of a chain end, as :mod:`wmmagen.rounding` proves; ``float64``."""
     values = {name: Between(v, v) for name, v in _chain_values(problem, sums, c, beside).items()}
-    found = _through(problem, Singles(precise(problem.operation.d)), values)
+    o = problem.operation
+    found = _through(problem, Doubles() if o.factor is F64 else Singles(precise(o.d)), values)
     assert isinstance(found, Between)
     return found
 
@@ -958,6 +997,10 @@ def _different(held: Array) -> tuple[Array, Array]:
 
 def _span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array], tanh_error: float) -> Span:
     d, found, value = problem.operation.d, between(problem, sums, c, beside), finish(problem, sums, c, beside)
+    if d.integer:
+        # What is held at the ends of D's type is no error.
+        limits = np.iinfo(value_dtype(d))
+        value = np.clip(value, limits.min, limits.max)
     more = np.zeros(1)
     if tanh_error:
         e = problem.operation.epilogue
@@ -1009,6 +1052,9 @@ FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
 #: What alpha is a multiple of where D is s8, by the type of A and B: with it most sums of the checked problems end
 #: within the type, some of them on ties, and some beyond its ends. Sums of u8 have one sign.
 _BYTE_SCALES = {"s8": 2.0**-9, "u8": 2.0**-14}
+#: The same beside a function or bounds, where sums are small: how much smaller results are.
+_SMALL_SUMS = {"s8": 1.0, "u8": 2.0**-6}
+_BYTES = 8
 #: What other numbers of a call a chain is checked with: scales, and bounds between which some elements lie.
 _CALLS = {"scale": (0.5, -1.5, 2.0), "low": (-6.0, -50.0, -1.5), "high": (80.0, 75.0, 20.0)}
 
@@ -1120,13 +1166,14 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
 
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     e = problems[0].operation.epilogue
-    calls = {name: itertools.cycle(values) for name, values in _CALLS.items() if e.has(name)}
+    o = problems[0].operation
+    scaled = {name: [v * _scale_of(o, name) for v in values] for name, values in _CALLS.items() if e.has(name)}
+    calls = {name: itertools.cycle(values) for name, values in scaled.items()}
     given: list[dict[str, Any]] = [{name: next(turn) for name, turn in calls.items()} for _ in problems]
     problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
     if not e.scaled:
         return problems
-    o = problems[0].operation
-    scale = _BYTE_SCALES[o.a.name] if o.d.integer else 1.0
+    scale = _scale_of(o, "alpha") if is_chain(o) else _byte_scale(o)
     turns = itertools.cycle((scale * alpha, beta) for alpha, beta in FACTORS)
     return tuple(replace(p, alpha=alpha, beta=beta) for p, (alpha, beta) in zip(problems, turns, strict=False))
 

@@ -20,11 +20,11 @@ from wmmagen import coverage, derive, formula, instructions, rules, selftest
 from wmmagen.arch import Arch
 from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
-from wmmagen.dtypes import ElementType
-from wmmagen.epilogue import BIASES, EXPR, Epilogue, along_row
+from wmmagen.dtypes import F64, ElementType
+from wmmagen.epilogue import BIASES, EXPR, along_row
 from wmmagen.expr import Expr
 from wmmagen.instructions import REGISTER_BITS, Instruction
-from wmmagen.rounding import FUNCTION_ULPS, precise
+from wmmagen.rounding import DOUBLE_ULPS, FUNCTION_ULPS, precise
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -222,7 +222,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "acceptable": acceptable,
             "spoilt": calls,
             "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
-            "ulps": FUNCTION_ULPS,
+            "ulps": DOUBLE_ULPS if o.factor is F64 else FUNCTION_ULPS,
             "tried": _tried(o),
         },
         numbers=_selftest_numbers(config),
@@ -296,10 +296,10 @@ def render_elementwise(operation: Operation, kernel: str, constants: Mapping[str
         "added_vectors": bool(e.matrices) or "bias_col" in columns,
         "scale_vectors": "scale_col" in columns,
         "of_columns": of_columns,
-        "of_row": _of_row(o, "first + i"),
+        "of_row": [f"const {o.factor.storage} {w['held']} = {w['value']};" for w in _of_row(o, "first + i")],
         "uses": frozenset().union(*(formula.operations(step.formula) for step in e.steps)),
         "precise": precise(o.d),
-        "statements": _statements(e, spelt),
+        "statements": _statements(o, spelt),
     }
     declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
     context = {
@@ -481,6 +481,7 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
         "batching": o.batch.value,
+        "workspace_of": "int M, int N" + (", int batch" if o.batched else ""),
         "batch_words": _BATCH_WORDS[o.batch],
         **{f"bytes_{x.lower()}": selftest.pointer_bytes(config, x) for x in "ABD"},
     }
@@ -585,19 +586,19 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "scalar_parameters": ", ".join(f"{o.factor.storage} {scalar}" for scalar in e.scalars),
         "scaled": e.scaled,
         "pointers": [name for name, _ in pointers],
-        "casts": "".join(f"static_cast<const {t}*>({n}), " for n, t in pointers),
+        "typed": pointers,
         "added": o.added,
         "structs": {
-            "added": config.store is Store.STAGED and ("Added" in struct.values() or bool(e.matrices)),
+            "added": _store(config) != "direct" and ("Added" in struct.values() or bool(e.matrices)),
             "scales": "Scales" in struct.values(),
         },
         "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
         "uses": used,
         "precise": precise(o.d),
         "of_row": _of_row(o, "warp_row + row"),
-        "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
+        "in_fragments": _statements(o, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
         "in_rows": _statements(
-            e,
+            o,
             {
                 **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
                 **_spelt_vectors(o),
@@ -622,22 +623,26 @@ def _widened(element: ElementType, value: str) -> str:
     return f"{element.widen}({value})" if element.widen else value
 
 
-def _of_row(o: Operation, row: str) -> list[str]:
-    """Declarations of what a whole row has in common, of which ``row`` is the number."""
-    lines = []
+def _of_row(o: Operation, row: str) -> list[dict[str, Any]]:
+    """What a whole row, number ``row``, has in common: where it is held, what it is, and whether it is read
+    of memory.
+    """
+    found = []
     for vector in filter(along_row, o.epilogue.vectors):
         element = f"{vector}[{row}]"
         element = _widened(o.added, element) if vector in BIASES else element
-        lines.append(f"const {o.factor.storage} {_HELD[vector]} = {element};")
+        found.append({"held": _HELD[vector], "value": element, "zero": o.factor.zero, "read": True})
     if o.epilogue.has("row"):
-        lines.append(f"const {o.factor.storage} row_of_d = static_cast<{o.factor.storage}>({row});")
-    return lines
+        place = f"static_cast<{o.factor.storage}>({row})"
+        found.append({"held": "row_of_d", "value": place, "zero": "", "read": False})
+    return found
 
 
-def _statements(epilogue: Epilogue, spelt: Mapping[str, str]) -> str:
+def _statements(o: Operation, spelt: Mapping[str, str]) -> str:
     """Each step as an assignment to ``value``, with its name beside it."""
-    spelt = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}
-    return _aligned((f"value = {formula.cpp(step.formula, spelt)};", step.word) for step in epilogue.steps)
+    spelt, double = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}, o.factor is F64
+    steps = o.epilogue.steps
+    return _aligned((f"value = {formula.cpp(step.formula, spelt, double=double)};", step.word) for step in steps)
 
 
 def _tried(operation: Operation) -> dict[str, Any]:
@@ -663,7 +668,8 @@ def _chain_words(config: KernelConfig) -> list[str]:
         return []
     steps = [f"  {step.word:<8} {formula.text(step.formula)}" for step in e.steps]
     words = [
-        "Each element of D goes through these steps, in float, and is rounded once; acc is what came before:",
+        f"Each element of D goes through these steps, in {o.factor.storage}, and is rounded once; acc is what came "
+        "before:",
         *steps,
     ]
     if e.matrices:

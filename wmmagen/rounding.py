@@ -30,11 +30,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wmmagen.dtypes import F16, F32, ElementType
+from wmmagen.dtypes import F16, F32, F64, ElementType
 from wmmagen.layout import Array, Mask
 
 #: The largest errors of functions, in ulp beyond the correctly rounded result.
 FUNCTION_ULPS: dict[str, int] = {"exp": 2, "tanh": 2, "erf": 2, "erfc": 4, "sqrt": 0, "ratio": 2}
+#: The same of f64, from the guide's table of double-precision standard functions, with what a C library's own results
+#: may be off, from the GNU C library's table of known errors: the ends are computed by it.
+DOUBLE_ULPS: dict[str, int] = {"exp": 1 + 1, "tanh": 2 + 2, "erf": 2 + 1, "erfc": 5 + 5, "sqrt": 0, "ratio": 0}
 _NEARLY_INFINITE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)
 #: Divisors of ``__fdividef`` beyond this may give 0; below its inverse nothing is promised.
 _RATIO_LIMIT = 2.0**126
@@ -43,12 +46,22 @@ _CDF = math.sqrt(0.5)
 #: f32 counts to this in any unit that is a power of two from its smallest normal number on; IEEE 754.
 SINGLE_LIMIT = 1 << F32.precision
 SINGLE_UNITS = range(-126, 128 - F32.precision)
+#: The same of the two types in which factors are.
+COUNTED: dict[str, tuple[int, range]] = {
+    "f32": (SINGLE_LIMIT, SINGLE_UNITS),
+    "f64": (1 << F64.precision, range(-1022, 1024 - F64.precision)),
+}
 #: Exponents of the smallest normal numbers; IEEE 754, and bf16 as f32.
 _LEAST_EXPONENT = {"f16": -14, "bf16": -126, "f32": -126, "f64": -1022}
 
 
 def ulp(values: Array, element: ElementType) -> Array:
-    """One ulp of ``element`` at each of some finite values, in ``float64``; below the normal numbers, their spacing."""
+    """One ulp of ``element`` at each of some finite values, in ``float64``; below the normal numbers, their spacing.
+
+    Of integers it is 1.
+    """
+    if element.integer:
+        return np.ones(np.shape(values))
     wide = np.abs(np.asarray(values, np.float64))
     _, exponents = np.frexp(wide)
     # Of 0 the exponent is 0, which is that of large numbers.
@@ -191,8 +204,9 @@ def precise(d: ElementType) -> bool:
 
     Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, erfcf(-x·sqrt(1/2)) / 2 and a division.
     """
-    # bf16 has fewer bits than f16, and the exponents of f32: far below 0 it shows all that is left of a gelu.
-    return d is not F16
+    # bf16 has fewer bits than f16, and the exponents of f32: far below 0 it shows all that is left of a gelu. Bytes
+    # have fewer of both.
+    return d is not F16 and not d.integer
 
 
 class Singles:
@@ -301,6 +315,59 @@ class Singles:
         return Between(low, high)
 
 
+class Doubles(Singles):
+    """Interval arithmetic around f64; operands are :class:`Between`.
+
+    The ends of sums and quotients of f64 are what f64 makes of them: nothing is computed in a wider type that would
+    have to be rounded once more. Those of a product that f64 does not hold are moved outwards by one step, which holds
+    what is fused. Of functions the ends are moved by their largest error in units of f64.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(precise=True)
+
+    def number(self, value: float) -> Between:
+        exact = np.asarray(value, np.float64)
+        return Between(exact, exact)
+
+    def op_add(self, a: Between, b: Between) -> Between:
+        return Between(a.low + b.low, a.high + b.high)
+
+    def op_sub(self, a: Between, b: Between) -> Between:
+        return Between(a.low - b.high, a.high - b.low)
+
+    def op_mul(self, a: Between, b: Between) -> Between:
+        ends = [(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        corners = [_product(x, y) for x, y in ends]
+        # A product that f64 holds is moved nowhere.
+        held = [_holds_product(x, y, corner) for (x, y), corner in zip(ends, corners, strict=True)]
+        lows = [np.where(exact, corner, _down(corner)) for corner, exact in zip(corners, held, strict=True)]
+        highs = [np.where(exact, corner, _up(corner)) for corner, exact in zip(corners, held, strict=True)]
+        return Between(np.minimum.reduce(lows), np.maximum.reduce(highs))
+
+    def op_div(self, a: Between, b: Between) -> Between:
+        spans_zero = (b.low <= 0) & (b.high >= 0)
+        corners = [_quotient(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
+        return Between(np.where(spans_zero, -np.inf, low), np.where(spans_zero, np.inf, high))
+
+    def op_exp(self, a: Between) -> Between:
+        return _rising_double("exp", a)
+
+    def op_tanh(self, a: Between) -> Between:
+        return _rising_double("tanh", a)
+
+    def op_erf(self, a: Between) -> Between:
+        return _rising_double("erf", a)
+
+    def op_sqrt(self, a: Between) -> Between:
+        return Between(np.sqrt(a.low), np.sqrt(a.high))
+
+    def op_cdf(self, a: Between) -> Between:
+        scaled = self.op_mul(a, self.number(-_CDF))
+        return self.op_mul(self.number(0.5), _rising_double("erfc", scaled, falls=True))
+
+
 def _of_singles(a: Between) -> Mask:
     """Where both ends are f32."""
     return np.asarray((_single(a.low) == a.low) & (_single(a.high) == a.high))
@@ -313,19 +380,43 @@ def _product(a: Array, b: Array) -> Array:
     return np.where((a == 0) | (b == 0), 0.0, found)
 
 
+#: Splits an f64 into two halves of 26 bits (Veltkamp), whose products f64 holds (Dekker).
+_HALVES = 2.0**27 + 1
+#: Between these magnitudes no part of a product over- or underflows.
+_SAFE_PRODUCTS = (2.0**-900, 2.0**900)
+
+
+def _holds_product(a: Array, b: Array, product: Array) -> Mask:
+    """Where ``product``, the f64 nearest to a·b, is a·b itself: T. J. Dekker, Numerische Mathematik 18 (1971)."""
+    a, b = np.broadcast_arrays(a, b)
+    with np.errstate(all="ignore"):
+        (a_high, a_low), (b_high, b_low) = (_halves(x) for x in (a, b))
+        off = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    low, high = _SAFE_PRODUCTS
+    safe = np.abs([a, b, product])
+    inside = ((safe > low) & (safe < high)).all(axis=0)
+    return np.asarray((product == 0) & ((a == 0) | (b == 0)) | inside & (off == 0))
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    moved = _HALVES * x
+    high = moved - (moved - x)
+    return high, x - high
+
+
 def _quotient(a: Array, b: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = np.divide(a, b)
     return np.where(np.isnan(found), 0.0, found)
 
 
-def _moved(ends: Array, ulps: float) -> Array:
-    """Ends of intervals moved by some ulp of f32; infinite ones stay.
+def _moved(ends: Array, ulps: float, element: ElementType = F32) -> Array:
+    """Ends of intervals moved by some ulp of f32, or of another type; infinite ones stay.
 
     Right below a power of two the units are those above it, in which the correctly rounded result may lie.
     """
     finite = np.isfinite(ends)
-    return np.where(finite, ends + ulps * ulp(np.where(finite, ends, 0.0) * (1 + 2.0**-20), F32), ends)
+    return np.where(finite, ends + ulps * ulp(np.where(finite, ends, 0.0) * (1 + 2.0**-20), element), ends)
 
 
 def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
@@ -339,6 +430,23 @@ def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
             low = np.maximum(low, 0.0)  # none is ever negative
         # What is beyond f32 may come out as one of its largest numbers: no ulp tells those from infinity.
         return Between(np.minimum(_single(low), _NEARLY_INFINITE), _single(high))
+
+
+#: Beyond, exp is no f64.
+_EXP_LIMIT = math.log(float(np.finfo(np.float64).max))
+#: By the C library, whose largest errors are known; NumPy's own are not the same on every machine.
+_IN_DOUBLES = {name: _by_value(getattr(math, name)) for name in ("tanh", "erf", "erfc")}
+_IN_DOUBLES["exp"] = _by_value(lambda x: math.exp(x) if x < _EXP_LIMIT else math.inf)
+
+
+def _rising_double(name: str, a: Between, *, falls: bool = False) -> Between:
+    """A function of f64 that rises, or falls, with its largest error beyond the ends."""
+    ends = (a.high, a.low) if falls else (a.low, a.high)
+    error = DOUBLE_ULPS[name] + 0.5
+    low, high = (_moved(_IN_DOUBLES[name](end), sign * error, F64) for sign, end in zip((-1, 1), ends, strict=True))
+    if name in ("exp", "erfc"):
+        low = np.maximum(low, 0.0)  # none is ever negative
+    return Between(_down(low), _up(high))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -386,19 +494,25 @@ def joined(several: list[Multiples]) -> Multiples:
 
 
 class Grid:
-    """Proves that f32 rounds nothing: each value is a multiple of a power of two, of few enough bits.
+    """Proves that f32, or f64, rounds nothing: each value is a multiple of a power of two, of few enough bits.
 
     Operands are :class:`Multiples`.
 
+    Args:
+        element: f32 or f64.
+
     Raises:
-        Inexact: from the first operation whose result f32 may not hold.
+        Inexact: from the first operation whose result that may not hold.
     """
+
+    def __init__(self, element: ElementType = F32) -> None:
+        self._limit, self._units = COUNTED[element.name]
 
     def number(self, value: float) -> Multiples:
         return self._held(multiples_of(value))
 
     def _held(self, found: Multiples) -> Multiples:
-        if found.most > SINGLE_LIMIT or (found.most and found.unit not in SINGLE_UNITS):
+        if found.most > self._limit or (found.most and found.unit not in self._units):
             raise Inexact
         return found
 

@@ -24,7 +24,7 @@ from wmmagen.arch import FULL_GRID, Arch
 from wmmagen.config import KernelConfig, Problem, Shape, spell, values_of
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import ELEMENT_TYPES, RESULTS
-from wmmagen.epilogue import VECTORS
+from wmmagen.epilogue import VECTORS, along_row
 from wmmagen.errors import IllegalConfig
 from wmmagen.expr import Expr, parse
 
@@ -363,35 +363,49 @@ _TYPES: tuple[Rule, ...] = (
         "T153",
         "scaled-bytes",
         Scope.STATIC,
-        "epilogue_linear",
-        when="d_s8",
-        says="sums become bytes by a scale",
+        "epilogue_scales",
+        when="acc_s32 and (d_s8 or d_u8 or d_f32 or d_f16 or d_bf16)",
+        says="whole sums become another type by a scale",
         message="sums in {acc} of {a} products do not fit into {d} as they are, and epilogue={epilogue} has no scale",
-        fix="epilogue=linear, whose alpha is the scale, or d={acc}",
-        reason="A product of two bytes alone is wider than a byte.",
+        fix="epilogue=linear, whose alpha is the scale, a chain with scale, scalerow or scalecol, or d={acc}",
+        reason="A product of two bytes alone is wider than a byte, and sums of such go beyond what floats count.",
         source=CONTRACT,
     ),
     _rule(
         "T154",
         "factors-are-floats",
         Scope.STATIC,
-        "acc_f16 or acc_f32 or acc_f64 or d_s8",
-        when="epilogue_linear",
-        says="factors scale sums that are not whole numbers in D",
-        message="alpha and beta are floats, which hold whole numbers up to 2^24; {acc} sums that become {d} go beyond",
-        fix="epilogue=none, or d=s8, which is rounded anyway",
+        "acc_f16 or acc_f32 or acc_f64 or not d_s32",
+        when="not epilogue_none",
+        says="steps make something of sums that are not whole numbers in D",
+        message="steps compute in floats, which hold whole numbers up to 2^24; {acc} sums that become {d} go beyond",
+        fix="epilogue=none, or a scale and d=s8, d=u8 or d=f32, which is rounded anyway",
         reason="D would be rounded although nobody asked for it.",
+        source=CONTRACT,
+    ),
+    _rule(
+        "T156",
+        "added-type",
+        Scope.STATIC,
+        "(acc_f64 and c_f64) or (acc_f16 or acc_f32 or acc_s32) and (c_f16 or c_bf16 or c_f32)"
+        " or acc_s32 and (c_s8 or c_u8 or c_s32)",
+        when="epilogue_adds",
+        says="what is added has a type that the steps compute with",
+        message="c={c} is not added to sums in {acc}",
+        fix="c=f16, c=bf16 or c=f32 beside sums of f16, f32 and s32; c=s8, c=u8 or c=s32 beside s32; c=f64 beside f64",
+        reason="f64 beside floats would be rounded before it is added, and floats beside f64 bring less than it shows; "
+        "whole numbers go with whole sums.",
         source=CONTRACT,
     ),
     _rule(
         "T155",
         "atomic-type",
         Scope.STATIC,
-        "acc_f32 and d_f32",
+        "acc_f32 and d_f32 or acc_f64 and d_f64 or acc_s32 and d_s32",
         when="reduction_atomic",
-        says="sums that are added to D by atomics are f32, and so is D",
-        message="reduction=atomic adds sums to D one by one, in f32; asked was {acc} to {d}",
-        fix="acc=f32,d=f32, or reduction=workspace",
+        says="sums that are added to D by atomics are f32, f64 or s32, and so is D",
+        message="reduction=atomic adds sums to D one by one, in their own type; asked was {acc} to {d}",
+        fix="d={acc} with sums in f32, f64 or s32, or reduction=workspace",
         reason="D holds the unfinished sums, so it has their type, and each addition would round to a smaller one.",
         source=TEMPLATE,
     ),
@@ -573,20 +587,21 @@ def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | Non
 #: Where a call has more than one product.
 _ONE = "BATCH <= 1 or "
 #: A guard for what divides, where a call is refused for being 0.
+_EACH_PRODUCT = "(BATCH if BATCH >= 1 else 1)"
 _ROW_OF_D, _NEXT_D = "(LDD if LDD >= 1 else 1)", "(STRIDE_D if STRIDE_D >= 1 else 1)"
 
 
 def _stride(operand: str, number: int) -> Rule:
     o, low = operand, operand.lower()
-    align, bits = ("ALIGN_D", "D_BITS") if o in "CD" else (f"ALIGN_{o}", "A_BITS")
-    copied = "store_staged" if o in "CD" else "feed_shared"
+    align, bits = ("ALIGN_D", "D_BITS") if o in "CDR" else (f"ALIGN_{o}", "A_BITS")
+    copied = "store_staged" if o in "CDR" else "feed_shared"
     return _rule(
         f"L25{number}",
         f"stride-{low}",
         Scope.LAUNCH,
         f"{_ONE}{_NO_C if o == 'C' else ''}"
         f"(STRIDE_{o} >= 0 and STRIDE_{o} % ({align} if {copied} else 256 // {bits}) == 0)",
-        when="batch_strided" + (" and epilogue_linear" if o == "C" else ""),
+        when="batch_strided" + (f" and with_{low}" if o in "CR" else ""),
         says=f"stride_{low} is 0 or more, and every {o} of the batch is aligned like the first",
         message=f"stride_{low} = {{STRIDE_{o}}}: every {o} of the batch has to be aligned as the pointer is, to "
         f"{{{align}}} elements where {o} is copied and to 32 bytes where it is not",
@@ -600,11 +615,34 @@ def _stride(operand: str, number: int) -> Rule:
     )
 
 
+def _vector_stride(vector: str, number: int) -> Rule:
+    whole = "" if along_row(vector) else f" and STRIDE_{vector.upper()} % ALIGN_D == 0"
+    return _rule(
+        f"L25{number}",
+        f"stride-{vector.replace('_', '-')}",
+        Scope.LAUNCH,
+        f"{_ONE}(STRIDE_{vector.upper()} >= 0{whole})",
+        when=f"batch_strided and with_{vector}",
+        says=f"stride_{vector} is 0 or more"
+        + (f", and every {vector} of the batch is aligned like D" if whole else ""),
+        message=f"stride_{vector} = {{STRIDE_{vector.upper()}}} is negative"
+        + (" or no multiple of {ALIGN_D} elements, in which it is read beside D" if whole else ""),
+        fix=f"give {vector} a stride that is a multiple of that; 0 where all products share it"
+        if whole
+        else "0 where all products share it",
+        reason="A stride leads from one pointer to the next, and what is promised of the first holds for all.",
+        source=CONTRACT,
+        status=Status.LEADING_DIMENSION,
+    )
+
+
 _STRIDES: tuple[Rule, ...] = (
     _stride("A", 1),
     _stride("B", 2),
     _stride("D", 3),
     _stride("C", 4),
+    _stride("R", 5),
+    *(_vector_stride(vector, number) for number, vector in enumerate(VECTORS, start=6)),
     _rule(
         "L261",
         "outputs-apart",
@@ -746,15 +784,19 @@ def _address(id: str, operand: str, when: str, *, copied: bool) -> Rule:
     )
 
 
+#: Bytes of one scale.
+_SCALE = "8 if acc_f64 else 4"
+
+
 def _added(id: str, parameter: str, when: str, width: str, unread: str = "") -> Rule:
     """Of a pointer at which vectors of what an epilogue adds or scales by begin."""
-    bytes_ = width if width in ("4", "C_BITS // 8") else f"{width} if {width} < 16 else 16"
+    bytes_ = width if width in (_SCALE, "C_BITS // 8") else f"{width} if {width} < 16 else 16"
     return _rule(
         id,
         f"pointer-{parameter.lower().replace('_', '-')}-added",
         Scope.LAUNCH,
         f"{unread}{parameter.upper()}_ADDRESS % ({bytes_}) == 0",
-        when=when,
+        when=f"{when} and not batch_pointers",
         says=f"{parameter} is aligned to {'an element' if bytes_ == width else 'the vectors that it is read in'}",
         message=f"{parameter} is not aligned to {'an element' if bytes_ == width else 'vectors of align_d elements'}",
         fix="whole allocations are aligned to 256 bytes; a view must start on such a boundary, too",
@@ -770,10 +812,10 @@ def _array(id: str, operand: str) -> Rule:
     """Of an array of pointers; the pointers in it are on the device, where a launcher cannot look at them."""
     return _rule(
         id,
-        f"array-{operand.lower()}",
+        f"array-{operand.lower().replace('_', '-')}",
         Scope.LAUNCH,
-        (_NO_C if operand == "C" else "") + f"{operand}_ADDRESS % 8 == 0",
-        when="batch_pointers" + (" and epilogue_linear" if operand == "C" else ""),
+        (_NO_C if operand == "C" else "") + f"{operand.upper()}_ADDRESS % 8 == 0",
+        when="batch_pointers" + ("" if operand in "ABD" else f" and with_{operand.lower()}"),
         says=f"the array of pointers to {operand} is aligned to 8 bytes",
         message=f"the array of pointers to {operand} is not aligned to 8 bytes",
         fix="whole allocations are aligned to 256 bytes",
@@ -819,6 +861,47 @@ def _apart(id: str, matrix: str, expr: str, when: str, demand: str) -> Rule:
     )
 
 
+#: Tiles of D, where its sizes are multiples of the block tile and where they are any.
+_WHOLE_TILES, _ALL_TILES = "M // BLOCK_M * (N // BLOCK_N)", f"{derive.BLOCK_ROWS} * {derive.BLOCK_COLS}"
+
+
+def _workspace_size(id: str, name: str, tiles: str, when: str) -> Rule:
+    held = "WORKSPACE_BYTES // TILE_WORK_BYTES"
+    single = when.endswith("and batch_none")
+    return _rule(
+        id,
+        name,
+        Scope.LAUNCH,
+        f"{held} >= {tiles}" if single else f"{held} // {_EACH_PRODUCT} >= {tiles}",
+        when=f"reduction_workspace and {when}",
+        says="the workspace holds the sums of every block",
+        message="a workspace of {WORKSPACE_BYTES} bytes is less than the {TILE_WORK_BYTES} for each tile of "
+        + ("D" if single else "each D"),
+        fix="ask the launcher's workspace_bytes for the size",
+        reason="Blocks that share a tile of D leave their sums there for the one that comes last.",
+        source=CONTRACT,
+        status=Status.WORKSPACE,
+    )
+
+
+def _apart_in_a_batch(id: str, matrix: str, unread: str) -> Rule:
+    low = matrix.lower()
+    return _rule(
+        id,
+        f"{low}-that-is-d-in-a-batch",
+        Scope.LAUNCH,
+        f"{_ONE}{unread}{matrix}_ADDRESS != D_ADDRESS or STRIDE_{matrix} == STRIDE_D",
+        when=f"with_{low} and residency_fragment and batch_strided",
+        says=f"a {matrix} that is D has D's stride",
+        message=f"{matrix} is D, but stride_{low} = {{STRIDE_{matrix}}} is not stride_d = {{STRIDE_D}}",
+        fix=f"give both one stride, or {matrix} memory of its own",
+        reason=f"Each element of {matrix} is read by whoever writes the element of D in the same place, and by nobody "
+        "else.",
+        source=CONTRACT,
+        status=Status.POINTER,
+    )
+
+
 _POINTERS: tuple[Rule, ...] = (
     *_staged_tiles("A", 1, "M"),
     *_staged_tiles("B", 2, "N"),
@@ -839,12 +922,13 @@ _POINTERS: tuple[Rule, ...] = (
     _added("P374", "R", "with_r and store_staged and not c_like_d", "ADDED_BYTES"),
     _added("P375", "bias_row", "with_bias_row", "C_BITS // 8"),
     _added("P376", "bias_col", "with_bias_col", "ADDED_BYTES"),
-    _added("P377", "scale_row", "with_scale_row", "4"),
+    _added("P377", "scale_row", "with_scale_row", _SCALE),
     _added("P378", "scale_col", "with_scale_col", "SCALES_BYTES"),
     _array("P341", "A"),
     _array("P342", "B"),
     _array("P343", "D"),
     _array("P344", "C"),
+    *(_array(f"P34{number}", name) for number, name in enumerate(("R", *VECTORS), start=5)),
     _rule(
         "P326",
         "pointers-not-null",
@@ -889,19 +973,8 @@ _POINTERS: tuple[Rule, ...] = (
     _apart("P382", "R", "R_ADDRESS != D_ADDRESS", "with_r and residency_global", "holds no partial sums"),
     _apart("P383", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", "with_c and not c_like_d", "has D's type"),
     _apart("P384", "R", "R_ADDRESS != D_ADDRESS", "with_r and not c_like_d", "has D's type"),
-    _rule(
-        "P329",
-        "c-that-is-d-in-a-batch",
-        Scope.LAUNCH,
-        f"{_ONE}BETA == 0 or C_ADDRESS != D_ADDRESS or STRIDE_C == STRIDE_D",
-        when="epilogue_linear and residency_fragment and batch_strided",
-        says="a C that is D has D's stride",
-        message="C is D, but stride_c = {STRIDE_C} is not stride_d = {STRIDE_D}",
-        fix="give both one stride, or C memory of its own",
-        reason="Each element of C is read by whoever writes the element of D in the same place, and by nobody else.",
-        source=CONTRACT,
-        status=Status.POINTER,
-    ),
+    _apart_in_a_batch("P329", "C", _NO_C),
+    _apart_in_a_batch("P330", "R", ""),
     _rule(
         "P334",
         "pointer-workspace",
@@ -915,19 +988,10 @@ _POINTERS: tuple[Rule, ...] = (
         source=f"{GUIDE}, store_matrix_sync: mptr",
         status=Status.WORKSPACE,
     ),
-    _rule(
-        "P335",
-        "workspace-size",
-        Scope.LAUNCH,
-        "WORKSPACE_BYTES // TILE_WORK_BYTES >= M // BLOCK_M * (N // BLOCK_N)",
-        when="reduction_workspace",
-        says="the workspace holds the sums of every block",
-        message="a workspace of {WORKSPACE_BYTES} bytes is less than the {TILE_WORK_BYTES} for each tile of D",
-        fix="ask the launcher's workspace_bytes for the size",
-        reason="Blocks that share a tile of D leave their sums there for the one that comes last.",
-        source=CONTRACT,
-        status=Status.WORKSPACE,
-    ),
+    _workspace_size("P335", "workspace-size", _WHOLE_TILES, "residue_exact and batch_none"),
+    _workspace_size("P336", "workspace-size-of-parts", _ALL_TILES, "residue_predicated and batch_none"),
+    _workspace_size("P337", "workspace-size-of-batch", _WHOLE_TILES, "residue_exact and not batch_none"),
+    _workspace_size("P338", "workspace-size-of-parts-of-batch", _ALL_TILES, "residue_predicated and not batch_none"),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1166,7 +1230,7 @@ _COPIES: tuple[Rule, ...] = (
         "store-within-tile",
         Scope.STATIC,
         "D_TILE_COLS % ALIGN_D == 0",
-        when="store_staged and d_s8",
+        when="store_staged and (d_s8 or d_u8)",
         says="a store of D stays within one instruction tile",
         message="one store of D is {ALIGN_D} elements, and a row of an instruction tile is {D_TILE_COLS}",
         fix="a smaller align_d, or an instruction shape that is wider along N",
@@ -1179,7 +1243,7 @@ _COPIES: tuple[Rule, ...] = (
         "store-share",
         Scope.STATIC,
         "INST_M * D_ROW_VECTORS % 32 == 0",
-        when="store_staged and d_s8",
+        when="store_staged and (d_s8 or d_u8)",
         says="the lanes of a warp share the stores of a row of tiles evenly",
         message="a row of a warp's tiles is {INST_M} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot share "
         "evenly",
@@ -1389,11 +1453,12 @@ _AXES: tuple[Rule, ...] = (
         "splits-of-one-product",
         Scope.STATIC,
         "batch_none",
-        when="reduction_workspace or reduction_atomic",
-        says="K is split in single products only",
-        message="reduction={reduction} with batch={batch}: a batch fills a device with the tiles of its products",
-        fix="split_k=1,reduction=none, or batch=none",
-        reason="The grid counts products and splits in the same dimension, and who has many products has many tiles.",
+        when="reduction_atomic",
+        says="sums are added to the D of one product",
+        message="reduction=atomic with batch={batch}: the D of every product would have to be zeroed before the launch",
+        fix="reduction=workspace, or batch=none",
+        reason="What an array of pointers names the launcher does not know, and what strides name would take a call "
+        "for each product.",
         source=TEMPLATE,
         structural=True,
     ),
@@ -1401,26 +1466,13 @@ _AXES: tuple[Rule, ...] = (
         "X628",
         "splits-of-floats",
         Scope.STATIC,
-        "acc_f32 or acc_f16",
+        "overflow_wrap",
         when="reduction_workspace or reduction_atomic",
-        says="sums of splits are added in float",
-        message="reduction={reduction} adds the sums of splits in float, which does not hold those in {acc}",
-        fix="split_k=1,reduction=none",
-        reason="Sums in f64 would be rounded, and those in s32 too, which wrap or saturate product by product.",
-        source=TEMPLATE,
-        structural=True,
-    ),
-    _rule(
-        "X627",
-        "splits-of-whole-tiles",
-        Scope.STATIC,
-        "residue_exact",
-        when="reduction_workspace or reduction_atomic",
-        says="K is split where sizes are multiples of the block tile",
-        message="reduction={reduction} with residue=predicated: splits share whole slices, and sums of whole tiles",
-        fix="split_k=1,reduction=none, or residue=exact",
-        reason="Which slices lie inside A and B is counted from the first one on, which only one of the splits has; "
-        "and a workspace has room for the tiles that D has whole.",
+        says="sums of splits are added in any order of products",
+        message="overflow={overflow} with reduction={reduction}: where sums stay depends on the order of all products",
+        fix="overflow=wrap, or split_k=1,reduction=none",
+        reason="Sums saturate product by product; what several blocks have summed does not tell where one block would "
+        "have stayed.",
         source=TEMPLATE,
         structural=True,
     ),
@@ -1569,7 +1621,7 @@ _SEARCH: tuple[Rule, ...] = (
         "S902",
         "splits-of-few-tiles",
         Scope.SEARCH,
-        f"SPLIT_K == 1 or BLOCKS * SPLIT_K <= {FULL_GRID}",
+        f"SPLIT_K == 1 or BLOCKS * BATCH * SPLIT_K <= {FULL_GRID}",
         says="K is split where tiles alone leave multiprocessors idle",
         message=f"{{BLOCKS}} tiles of D in {{SPLIT_K}} splits are more than the {FULL_GRID} blocks that fill a device",
         fix="fewer splits",

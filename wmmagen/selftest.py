@@ -58,7 +58,7 @@ def pointers(config: KernelConfig) -> tuple[str, ...]:
 
 def strides(config: KernelConfig) -> tuple[str, ...]:
     """The strides of a call, in the order of the launcher's arguments."""
-    return tuple(f"stride_{letter.lower()}" for letter in matrices(config))
+    return tuple(f"stride_{name.lower()}" for name in pointers(config))
 
 
 def pointer_bytes(config: KernelConfig, letter: str) -> int:
@@ -85,7 +85,8 @@ def acceptable(config: KernelConfig) -> dict[str, int | float]:
         apart = p.apart(_MOST_ASKED * max(m, n, k))
         call |= {stride: getattr(apart, stride) for stride in strides(config)}
     if known["reduction_workspace"]:
-        call |= {"workspace": ADDRESSES["workspace"], "workspace_bytes": known["TILE_WORK_BYTES"]}
+        tiles = _PRODUCTS if config.operation.batched else 1
+        call |= {"workspace": ADDRESSES["workspace"], "workspace_bytes": tiles * known["TILE_WORK_BYTES"]}
     return call
 
 
@@ -170,9 +171,10 @@ def _batches(config: KernelConfig, call: Call, least: Mapping[str, int]) -> Iter
     yield Spoilt("one D for all products", Status.LEADING_DIMENSION, {"stride_d": 0})
     overlapping = {"stride_d": call["M"] * call["ldd"] - least["stride_d"]}
     yield Spoilt("outputs that overlap", Status.LEADING_DIMENSION, overlapping)
-    if config.operation.scaled:
-        other = {"C": call["D"], "stride_c": call["stride_c"] + least["stride_c"]}
-        yield Spoilt("a C that is D with another stride_c", Status.POINTER, other)
+    for matrix in config.operation.epilogue.matrices:
+        stride = f"stride_{matrix}"
+        other = {matrix.upper(): call["D"], stride: call[stride] + least[stride]}
+        yield Spoilt(f"a {matrix.upper()} that is D with another {stride}", Status.POINTER, other)
 
 
 def _sizes(config: KernelConfig, call: Call) -> Iterator[Spoilt]:

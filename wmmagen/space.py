@@ -298,8 +298,9 @@ def config_of(operation: Operation, point: Mapping[str, Value]) -> KernelConfig:
 def _searched(fixed: Mapping[str, Value], operation: Operation) -> dict[str, Value]:
     """``fixed`` without the operation's keys."""
     for key, value in fixed.items():
-        if key in OPERATION_KEYS and value != getattr(operation, key):
-            held = spell(getattr(operation, key))
+        own = operation.added if key == "c" else getattr(operation, key, None)
+        if key in OPERATION_KEYS and value != own:
+            held = spell(own)
             raise ConfigError(
                 f"{key}={spell(value)} is fixed, but the operation has {key}={held}",
                 f"leave it out, or ask for {key}={held}",

@@ -180,20 +180,19 @@ def images_of(problem: Problem, shifts: Shifts = UNSHIFTED) -> tuple[Image | Sta
 
 def _strides(problem: Problem) -> list[int]:
     """The strides of a batch, in the order of the launcher's arguments."""
-    a, b, c, d = problem.strides
-    return [a, b, *([c] if problem.operation.scaled else []), d]
+    return [problem.stride_of(name) for name in (*layout.operand_names(problem.operation), "D")]
 
 
-def _pointers(problem: Problem, images: Sequence[Image | Stack]) -> Iterator[Pointer | Table]:
+def _pointers(problem: Problem, images: Sequence[Image | Stack], buffers: int) -> Iterator[Pointer | Table]:
     """The kernel's first arguments: to each matrix, or to a table of pointers to those of each product.
 
-    The table of a matrix that must not be read is empty.
+    The table of a matrix that must not be read is empty. Tables are counted from ``buffers`` on.
     """
     letters = (*layout.operand_names(problem.operation), "D")
     for number, (letter, image) in enumerate(zip(letters, images, strict=True)):
         if problem.operation.batch is Batch.POINTERS and isinstance(image, Stack):
             read = letter == "D" or _is_read(problem, letter)
-            yield Table(len(images) + number, tuple(Pointer(number, start) for start in image.starts if read))
+            yield Table(buffers + number, tuple(Pointer(number, start) for start in image.starts if read))
         else:
             yield Pointer(number, image.offset)
 
@@ -216,12 +215,13 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
         zeroed = Zeroed(Pointer(len(images) - 1, d.offset), p.ldd * element, p.n * element, p.m)
     return Launch(
         entry=entry,
-        # Products and splits are counted in one dimension: no kernel has both.
-        grid=(known["BLOCKS"], p.batch * config.split_k, 1),
+        grid=(known["BLOCKS"], p.batch, config.split_k)
+        if p.operation.batched
+        else (known["BLOCKS"], config.split_k, 1),
         block=(known["THREADS"], 1, 1),
         shared_bytes=known["SHARED_BYTES"],
         arguments=(
-            *_pointers(p, images),
+            *_pointers(p, images, len(images) + (workspace is not None)),
             *([] if workspace is None else [Pointer(len(images), workspace.offset)]),
             *sizes,
             *leading,
@@ -238,7 +238,9 @@ def workspace_of(config: KernelConfig, problem: Problem) -> Workspace | None:
         return None
     known = derive.values(config, problem=problem)
     count_offset = known["SPLIT_K"] * known["PARTIAL"] * known["ACC_BITS"] // 8
-    return layout.workspace(known["BLOCKS"], known["TILE_WORK_BYTES"], count_offset, shift=_FRAGMENT_BYTES)
+    return layout.workspace(
+        known["BLOCKS"] * problem.batch, known["TILE_WORK_BYTES"], count_offset, shift=_FRAGMENT_BYTES
+    )
 
 
 def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -> tuple[Bytes, ...]:
@@ -311,10 +313,15 @@ def _batch(problem: Problem, pattern: str, above: int | None, shifts: Shifts, un
     inputs = [product.inputs for product in products]
     stacks = batched.stacks(problem, shifts=shifts)
     stored = [_stored(one, unrounded) for one in inputs]
-    operands = ([a for a, _ in stored], [b for _, b in stored], [one.c for one in inputs if one.c is not None])
+    own: dict[str, list[npt.NDArray[Any] | None]] = {"C": [one.c for one in inputs]}
+    own |= {"A": [a for a, _ in stored], "B": [b for _, b in stored]}
+    for name in inputs[0].beside if inputs else ():
+        own[name if name != "r" else "R"] = [one.beside[name] for one in inputs]
     buffers = [
-        stack.pack(values) if _is_read(problem, letter) else stack.unreadable(infinite=letter == "A")
-        for letter, stack, values in zip("ABC", stacks[:-1], operands, strict=False)
+        stack.pack([_shaped(values, stack.one) for values in own.get(name, [])])
+        if _is_read(problem, name)
+        else stack.unreadable(infinite=name == "A")
+        for name, stack in zip(layout.operand_names(problem.operation), stacks[:-1], strict=True)
     ]
     return BatchCase(problem, products, stacks, _lasting((*buffers, stacks[-1].blank())))
 
@@ -330,8 +337,16 @@ def checked_case(
     return (exact_batch if problem.operation.batched else exact_case)(problem, pattern, shifts, above, unrounded)
 
 
-def _is_read(problem: Problem, letter: str) -> bool:
-    return bool(problem.beta if letter == "C" else problem.alpha and problem.k)
+def _is_read(problem: Problem, name: str) -> bool:
+    if name in ("A", "B"):
+        return bool(problem.alpha and problem.k)
+    return name != "C" or problem.reads_c
+
+
+def _shaped(values: npt.NDArray[Any] | None, image: Image) -> npt.NDArray[Any]:
+    """A vector as the one row that its image is; a matrix as it is."""
+    assert values is not None
+    return values.reshape(image.rows, image.cols)
 
 
 def case_of(
@@ -381,7 +396,7 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = 
         operands = [a.unreadable(infinite=True), b.unreadable()]
     for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
         values = inputs.c if name == "C" else inputs.beside[name.lower()]
-        operands.append(image.unreadable() if values is None else image.pack(values.reshape(image.rows, image.cols)))
+        operands.append(image.unreadable() if values is None else image.pack(_shaped(values, image)))
     return _lasting((*operands, d.blank()))
 
 
@@ -633,9 +648,8 @@ def moved_bytes(problem: Problem) -> float:
     p, o = problem, problem.operation
     # A matrix that all products share has to be read once.
     a, b = (p.batch if stride or not p.batch else 1 for stride in (p.stride_a, p.stride_b))
-    added = p.batch if p.stride_c or not p.operation.batched else min(p.batch, 1)
     operands = (a * p.m * p.k + b * p.k * p.n) * o.a.bits if p.alpha else 0
-    return (operands + p.batch * p.m * p.n * o.d.bits + added * p.added_bits) / 8
+    return (operands + p.batch * p.m * p.n * o.d.bits + p.added_bits) / 8
 
 
 def _limit(seconds: float, buffers: Sequence[Bytes]) -> float:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from wmmagen import derive
 from wmmagen.arch import WARP_SIZE
 from wmmagen.config import KernelConfig
-from wmmagen.epilogue import MATRICES
+from wmmagen.epilogue import MATRICES, VECTORS
 from wmmagen.executor.counts import WAVEFRONT, Counts, Meter
 
 Array = npt.NDArray[Any]
@@ -151,7 +151,8 @@ class _Tile:
         """Where arrays name the matrices of a batch, every warp loads the pointer to each of its own."""
         if not self._known["batch_pointers"]:
             return Load()
-        loads: int = self.THREADS // WARP_SIZE * (4 if self._known["epilogue_linear"] else 3)
+        read = sum(bool(self._known[f"with_{name}"]) for name in (*MATRICES, *VECTORS))
+        loads: int = self.THREADS // WARP_SIZE * (3 + read)
         return Load(global_load_requests=loads, global_load_sectors=loads)
 
     def finish(self) -> Load:
@@ -290,7 +291,7 @@ class _Tile:
     def _rows_read(self, row: Array) -> Load:
         """The vectors of rows, of which a lane has one element."""
         found = Load()
-        for name, nbytes in (("bias_row", self.C_BITS // 8), ("scale_row", 4)):
+        for name, nbytes in (("bias_row", self.C_BITS // 8), ("scale_row", 8 if self._known["acc_f64"] else 4)):
             if self._known[f"with_{name}"]:
                 found += self._pieces(row * nbytes, nbytes)
         return found

@@ -57,6 +57,22 @@ MEETINGS = (
     "reduction=atomic",
     "reduction=atomic,align_d=1",
 )
+#: Splits beside what else a kernel can be: all sizes, batches, and sums that are added as they are.
+BESIDE = (
+    f"{TINY},residue=predicated,copy=cpasync,stages=3,fragment_buffers=1,layout=cr,split_k=2",
+    f"{TINY},residue=predicated,copy=ld,stages=2,layout=rc,store=staged,d=f16,epilogue=linear+biascol+residual,split_k=3",
+    f"{TINY},residue=predicated,copy=cpasync,stages=2,fragment_buffers=2,layout=rr,align_a=2,reduction=atomic,split_k=2",
+    f"{TINY},batch=strided,copy=ld,stages=1,layout=cc,epilogue=linear,split_k=3",
+    f"{TINY},batch=pointers,copy=cpasync,stages=3,fragment_buffers=1,layout=rc,epilogue=biasrow+gelu,d=f16,split_k=2",
+    "warps=1x1,frags=1x1,batch=strided,residue=predicated,k_steps=2,copy=ld,stages=1,layout=rr,raster=grouped2,split_k=2",
+    "a=bf16,warps=2x1,frags=1x2,k_steps=2,residue=predicated,copy=cpasync,stages=2,fragment_buffers=1,split_k=3",
+    "a=tf32,warps=2x1,frags=1x2,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1,reduction=atomic,split_k=2",
+    "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=2,epilogue=linear+biascol,store=staged,split_k=2",
+    "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=1,residue=predicated,reduction=atomic,split_k=3",
+    "a=s8,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=2,store=direct,split_k=3",
+    "a=s8,d=s8,c=f32,warps=2x1,frags=1x2,k_steps=4,copy=ld,stages=2,epilogue=scalecol+biascol+relu,split_k=2",
+    "a=u8,warps=2x1,frags=1x2,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1,reduction=atomic,split_k=2",
+)
 FEW = (2, 3, 5)
 #: The tiles that are known to be good for few tiles of D, and how far K is split there; on a GPU only.
 GOOD = "warps=2x2,frags=2x2,k_steps=4,copy=cpasync,stages=4,fragment_buffers=2"
@@ -70,6 +86,7 @@ def configs(arch: Arch, *, many: bool) -> Iterator[KernelConfig]:
     """What is validated; each legal."""
     for number, (feed, meeting) in enumerate(product(FEEDS, MEETINGS)):
         yield defaults.read_config(f"{feed},{meeting},split_k={FEW[number % len(FEW)]}", arch)
+    yield from (config for config in (defaults.read_config(text, arch) for text in BESIDE) if rules.legal(config, arch))
     if many:
         for splits, reduction in product(MANY, ("workspace", "atomic")):
             yield defaults.read_config(f"{GOOD},split_k={splits},reduction={reduction}", arch)

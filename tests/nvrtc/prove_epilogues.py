@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wmmagen import arch as archs
-from wmmagen import emit, foundry, mutants, nvrtc, rules, show, trial
+from wmmagen import coverage, emit, foundry, mutants, nvrtc, rules, show, trial
 from wmmagen.arch import Arch
 from wmmagen.backends.cpu import CpuBackend
 from wmmagen.config import KernelConfig, name
@@ -44,6 +44,17 @@ CHAINS = (
     "expr(acc==bias?row:acc>=c?acc:abs(acc)),d=f16", "expr(acc!=0?acc<=6?acc:6:c)",
     "expr(tanh(acc/8)*sqrt(abs(acc)+1))", "expr(exp(acc/16)+erf(bias))+clamp,d=f16,c=f32",
     "expr(acc/(1+exp(-1.702*acc)))", "relu+expr(acc*acc)+scale", "linear+expr(acc*pi-col)+gelutanh",
+    *(f"{chain},a=s8,layout=rc" for chain in (
+        "linear,d=s8", "linear,d=u8,c=f32", "scalecol+biascol,d=s8,c=f32", "biascol+scalerow+relu,d=u8,c=s32",
+        "scale+scalerow+scalecol+residual,d=s8", "scalecol+biascol+gelu,d=s8,c=f16", "scalerow+scalecol,d=f32",
+        "linear+biascol+silu,d=f16", "scale+expr(acc*0.5+bias)+clamp,d=bf16",
+    )),
+    "scalecol+biascol,a=u8,layout=rc,d=s8,c=f32", "biascol+scale,a=u8,layout=rc,d=u8,c=s32",
+    "scalerow+gelutanh,a=u8,layout=rc,d=f32",
+    *(f"{chain},a=f64" for chain in (
+        "linear+biascol+relu", "scalerow+scalecol+residual", "linear+clamp", "gelu", "biascol+silu",
+        "linear+gelutanh", "expr(tanh(acc/8)*sqrt(abs(acc)+1)+0.1)", "expr(exp(acc/16)+erf(bias)*col)",
+    )),
 )  # fmt: skip
 #: Ways of making them: fed, copied and stored in all ways, columns loaded once and with every store.
 KERNELS = (
@@ -56,6 +67,12 @@ KERNELS = (
     "store=staged,align_d=1,warps=1x1,frags=1x4,k_steps=2,copy=ld,stages=1",
     "store=staged,align_d=2,warps=2x2,frags=1x1,k_steps=2,copy=cpasync,stages=2",
     "residency=global,store=direct,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=1",
+    "residue=predicated,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2",
+    "residue=predicated,store=staged,layout=cr,align_d=2,warps=2x1,frags=1x3,k_steps=2,copy=cpasync,stages=3",
+    "residue=predicated,store=direct,layout=cc,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=1",
+    "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2",
+    "batch=pointers,residue=predicated,align_d=2,warps=1x2,frags=1x3,k_steps=2,copy=cpasync,stages=2",
+    "batch=pointers,store=direct,layout=cr,feed=global,warps=1x2,frags=1x1,k_steps=2",
 )
 #: How many ways each chain is made in.
 EACH = 4
@@ -127,10 +144,12 @@ def cases(targets: Sequence[Arch]) -> Iterator[Case]:
         for arch in targets:
             made = 0
             for offset in range(len(KERNELS)):
+                if made == EACH:
+                    break
                 config = read_config(
                     f"epilogue={chain},{_fitting(KERNELS[(turn + offset) % len(KERNELS)], chain)}", arch
                 )
-                if made < EACH and rules.legal(config, arch):
+                if rules.legal(config, arch) and not coverage.missing(config):
                     made += 1
                     yield Case(turn, arch, config)
             turn += 1
@@ -138,7 +157,7 @@ def cases(targets: Sequence[Arch]) -> Iterator[Case]:
 
 def _fitting(kernel: str, chain: str) -> str:
     """What a chain says itself is not said again."""
-    keys = {key for key in ("c", "d") if f",{key}=" in chain}
+    keys = {key for key in ("a", "c", "d", "layout") if f",{key}=" in chain}
     return ",".join(pair for pair in kernel.split(",") if pair.partition("=")[0] not in keys)
 
 

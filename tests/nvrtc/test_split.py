@@ -14,7 +14,7 @@ from wmmagen.backends.cpu import CpuBackend, execute
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import HazardFault
-from wmmagen.mistakes import ADDED, MET
+from wmmagen.mistakes import ADDED, ADDED_EDGE, MET
 from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 from wmmagen.verdict import judge
@@ -27,6 +27,10 @@ KERNELS = (
     (90, "layout=rc,warps=1x1,frags=1x2,feed=global,split_k=5,epilogue=linear,inst=8x32x16"),
     (90, "warps=1x1,frags=1x2,copy=cpasync,stages=2,split_k=3,epilogue=linear+biascol+residual,d=f16,store=staged"),
     (75, "layout=rc,warps=2x1,frags=1x1,copy=ld,stages=2,split_k=2,reduction=atomic,align_d=1,fragment_buffers=2"),
+    (
+        80,
+        "residue=predicated,batch=pointers,warps=1x1,frags=1x2,copy=cpasync,stages=2,split_k=2,epilogue=biascol,d=f16",
+    ),
 )
 
 
@@ -95,6 +99,26 @@ def test_splits_that_add_without_atomics_race(sign: str) -> None:
     case = trial.exact_case(problem)
     with pytest.raises(HazardFault, match="race-between-blocks"):
         execute(binary, trial.launch_of(binary.entry, config, problem, case.images), case.buffers)
+
+
+def test_atomics_at_edges_keep_to_d() -> None:
+    """What lies behind D would be left as it is by the zeros that are summed there, so it is taken away."""
+    config, _ = made(ADDED_EDGE)
+    source = render(config, SM80)
+    problem = Problem.packed(config.operation, 17, 24, 40, 8)
+    case = trial.exact_case(problem)
+    d = case.images[-1]
+    last = d.offset + ((problem.m - 1) * problem.ldd + problem.n) * d.element_bytes
+    for text, right in ((source.text, True), (source.text.replace("if (e < count) atomicAdd", "atomicAdd"), False)):
+        binary = nvrtc.compile_source(text, source.kernel, SM80)
+        launch = trial.launch_of(binary.entry, config, problem, case.images)
+        zeroed = replace(launch, zeroed=None)
+        buffers = (*case.buffers[:-1], np.zeros(last, np.uint8))
+        if right:
+            assert execute(binary, zeroed, buffers).outputs[-1].any()
+        else:
+            with pytest.raises(HazardFault, match="out-of-bounds"):
+                execute(binary, zeroed, buffers)
 
 
 def test_a_workspace_too_small_is_left_and_one_that_is_used_is_judged() -> None:

@@ -20,7 +20,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "formula": (("errors",), ()),
     "epilogue": (("formula", "errors"), ()),
     "config": (("epilogue", "dtypes", "errors"), ()),
-    "batched": (("reference", "verdict", "layout", "pieces", "config", "errors"), ()),
+    "batched": (("reference", "verdict", "layout", "pieces", "config", "epilogue", "dtypes", "errors"), ()),
     "derive": (("expr", "config", "epilogue", "arch", "instructions", "dtypes"), ()),
     "rules": (("expr", "derive", "config", "epilogue", "arch", "instructions", "dtypes", "errors"), ()),
     "coverage": (("config", "errors"), ()),

@@ -75,7 +75,7 @@ def test_what_is_no_batch_is_refused() -> None:
     for changes in ({"batch": 2}, {"stride_d": 64}):
         with pytest.raises(ConfigError, match="one product"):
             replace(Problem.packed(single, 32, 64, 48), **changes)
-    with pytest.raises(ConfigError, match="no stride of it"):
+    with pytest.raises(ConfigError, match="no stride_c"):
         packed(STRIDED, stride_c=64)
     with pytest.raises(ConfigError, match="is no stride"):
         packed(STRIDED, stride_a=-8)
@@ -159,7 +159,13 @@ def test_a_damage_says_beside_which_product_it_is() -> None:
 
 @pytest.mark.parametrize("tile", ["warps=8x1,frags=4x1", "warps=1x8,frags=1x4", "warps=1x1,frags=1x1"])
 @pytest.mark.parametrize("batch", ["strided", "pointers"])
-@pytest.mark.parametrize("feed", ["copy=ld,stages=1,epilogue=linear", "feed=global"])
+@pytest.mark.parametrize(
+    "feed",
+    [
+        "copy=ld,stages=1,epilogue=linear", "feed=global", "feed=global,split_k=3",
+        "copy=ld,stages=1,residue=predicated,epilogue=biasrow+scalecol+residual",
+    ],
+)  # fmt: skip
 def test_the_self_test_knows_calls_that_are_taken_and_calls_that_are_not(tile: str, batch: str, feed: str) -> None:
     kernel = read_config(f"batch={batch},{tile},k_steps=2,store=staged,{feed}", SM80)
     call = selftest.acceptable(kernel)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from wmmagen import epilogue, freivalds
-from wmmagen.config import Operation, Problem
-from wmmagen.dtypes import F16, F32, ElementType
+from wmmagen.config import Layout, Operation, Problem
+from wmmagen.dtypes import F16, F32, F64, S8, S32, U8, ElementType
 from wmmagen.errors import ConfigError
 from wmmagen.layout import UNSHIFTED, Shifts, images, operand_names
 from wmmagen.reference import (
@@ -98,6 +98,43 @@ def test_functions_have_results_between_two_ends(chain: str, d: ElementType) -> 
     # In f32 a sum may cancel, and what is left is all error.
     assert want.ulps < 200 or d is F32
     assert not want.holds(np.full(want.low.shape, np.nan)).any()
+
+
+@pytest.mark.parametrize(
+    ("chain", "operation", "ends"),
+    [
+        ("scalecol+biascol+relu", Operation(S8, S32, S8, Layout.RC, c=F32), (0, 127)),
+        ("biascol+scale", Operation(U8, S32, U8, Layout.RC, c=S32), (0, 255)),
+        ("linear+clamp", Operation(S8, S32, U8, Layout.RC, c=F32), (0, 6)),
+        ("linear+scalerow", Operation(S8, S32, S8, Layout.RC), (-128, 127)),
+    ],
+)
+def test_whole_sums_become_bytes_with_both_ends_and_much_between(
+    chain: str, operation: Operation, ends: tuple[int, int]
+) -> None:
+    operation = replace(operation, epilogue=epilogue.read(chain))
+    seen: set[int] = set()
+    for problem in problems_for(operation, 32, 64, 16, 2):
+        inputs = exact_inputs(problem)
+        want = expected(inputs)
+        assert inputs.guaranteed and isinstance(want, np.ndarray)
+        seen |= set(want.ravel().tolist())
+    assert {*ends} <= seen and len(seen) >= 6
+
+
+def test_chains_of_doubles_are_exact_beyond_floats_and_bounded_in_their_ulp() -> None:
+    operation = Operation(F64, F64, F64, epilogue=epilogue.read("linear+biascol+relu"))
+    inputs = exact_inputs(Problem.packed(operation, 64, 96, 48, 16, alpha=2.0, beta=-3.0))
+    assert inputs.guaranteed and inputs.bound > 2**30
+    right = finish(inputs.problem, product(inputs), inputs.c, whole(inputs))
+    assert verdict_on(inputs, right).exact
+    assert not verdict_on(inputs, right.astype(np.float32).astype(np.float64)).exact
+    gelu = replace(operation, epilogue=epilogue.read("biascol+gelu"))
+    inputs = exact_inputs(Problem.packed(gelu, 64, 96, 48))
+    want = expected(inputs)
+    assert isinstance(want, Span) and 0 < want.ulps < 10_000
+    assert verdict_on(inputs, want.value).exact
+    assert not verdict_on(inputs, want.value.astype(np.float32).astype(np.float64)).exact
 
 
 def verdict_on(inputs: Inputs, results: np.ndarray) -> Verdict:

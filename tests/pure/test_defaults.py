@@ -56,7 +56,7 @@ def impossible(pairs: str, sm: int, strict: bool) -> str:
     """The rule for which no configuration has these values; empty where there is one. Reasoned out by hand."""
     if pairs == "copy=cpasync" and sm < 80:
         return "C501"
-    if pairs in ("a=bf16", "a=tf32", "a=f64", "acc=f64", "d=f64") and sm < 80:
+    if pairs in ("a=bf16", "a=tf32", "a=f64", "acc=f64", "d=f64", "c=f64") and sm < 80:
         return "T131"
     if pairs == "overflow=saturate":
         return "X618"

@@ -10,7 +10,7 @@ from cases_legality import config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wmmagen import coverage, epilogue, formula
+from wmmagen import epilogue, formula, rules
 from wmmagen.config import MAX_NAME, Operation, Problem, name, parse, read_pairs
 from wmmagen.dtypes import F16, F32
 from wmmagen.epilogue import EXPR, STEPS, USER_NAMES, Epilogue, Step
@@ -191,17 +191,20 @@ def test_what_a_chain_reads() -> None:
     assert not epilogue.read("expr(acc/3)").exact and epilogue.read("expr(acc/4)").exact
 
 
-def test_a_chain_of_a_batch_is_known_and_not_made() -> None:
-    chain = "epilogue=relu,batch=strided"
-    assert "not generated yet for batches" in coverage.missing(config(chain))[0]
-    assert coverage.missing(config("epilogue=linear,batch=strided")) == []
-
-
-@pytest.mark.parametrize("epilogue", ["relu", "linear+biascol"])
-@pytest.mark.parametrize(("types", "made"), [
-    ("a=f16,d=bf16", True), ("a=bf16", True), ("a=tf32", True), ("a=f64", False), ("a=s8", False), ("a=u8,d=s8", False),
+@pytest.mark.parametrize(("chain", "names", "scales"), [
+    ("relu+biascol", (), False), ("biascol+scalecol+scale", ("scale_col", "scale"), True),
+    ("linear+scalerow", ("alpha", "scale_row"), True), ("expr(acc*0.5)", (), True),
 ])  # fmt: skip
-def test_chains_are_made_of_sums_in_floats(types: str, made: bool, epilogue: str) -> None:
-    missing = coverage.missing(config(f"{types},epilogue={epilogue}"))
-    assert (missing == []) is made
-    assert made or "made today: none and linear, chains of steps for a=f16 bf16 tf32" in missing[0]
+def test_what_makes_sums_smaller(chain: str, names: tuple[str, ...], scales: bool) -> None:
+    found = epilogue.read(chain)
+    assert (found.scale_names, found.scales) == (names, scales)
+    broken = rules.check(config(f"a=s8,acc=s32,d=u8,c=f32,layout=rc,store=staged,epilogue={chain}"))
+    assert ("T153" not in {violation.rule.id for violation in broken}) is scales
+
+
+def test_numbers_of_a_formula_in_doubles() -> None:
+    node = formula.parse("acc * 0.1 + 0.5 * 3", ("acc",))
+    assert formula.cpp(node, {}, double=True) == "acc * 0.1f + 0.5 * 3.0"
+    assert formula.cpp(epilogue.STEPS["gelutanh"].formula, {"acc": "x"}, double=True) == (
+        "ratio(x, 1.0 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))"
+    )

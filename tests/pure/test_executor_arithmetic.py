@@ -357,6 +357,21 @@ def test_approximations_are_the_nearest_values(a: int) -> None:
         assert math.isinf(inverse) and math.copysign(1, inverse) == math.copysign(1, x)
 
 
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [
+        (3.0, 0x3FD55555_00000000),
+        (np.nextafter(3.0, 4.0), 0x3FD55555_00000000),
+        (-0.5, 0xC0000000_00000000),
+        (2.0**-1030, 0x7FF00000_00000000),
+        (-(2.0**1023), 0x80000000_00000000),
+        (np.inf, 0),
+    ],
+)
+def test_the_gross_reciprocal_of_doubles_has_32_bits(value: float, bits: int) -> None:
+    assert compute("rcp.approx.ftz.f64", int(np.float64(value).view(np.uint64))) == bits
+
+
 @given(singles, singles)
 @settings(max_examples=100, deadline=None)
 def test_signs_are_copied_and_quick_quotients_vanish(a: int, b: int) -> None:

@@ -39,10 +39,10 @@ def test_a_row_says_what_is_wrong_and_why_it_has_to_die(kind: str) -> None:
 def test_the_edits_fit_what_the_templates_make(kind: str) -> None:
     mutant = KINDS[kind]
     made = list(mutants.cases([mutant], SOME))
-    # Every configuration is legal somewhere, and cp.async alone is not legal everywhere.
+    # Every configuration is legal somewhere, and cp.async and doubles alone are not legal everywhere.
     assert {case.text for case in made} == set(mutant.configs)
     for case in made:
-        needs = "cpasync" in case.text
+        needs = "cpasync" in case.text or "a=f64" in case.text
         assert {c.arch.sm for c in made if c.text == case.text} == ({80, 90, 120} if needs else {75, 80, 90, 120})
         assert case.order().source != case.source().text
 

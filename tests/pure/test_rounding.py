@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 
 from tests.pure.test_epilogue import FORMULAS
 from wmmagen import epilogue, formula
-from wmmagen.dtypes import BF16, F16, F32
+from wmmagen.dtypes import BF16, F16, F32, F64
 from wmmagen.executor.numbers import fused
 from wmmagen.formula import Node
 from wmmagen.rounding import (
     FUNCTION_ULPS,
     Between,
+    Doubles,
     Grid,
     Inexact,
     Multiples,
@@ -137,6 +139,31 @@ def test_where_a_quick_division_may_give_nothing() -> None:
     low, high = ratio(1.0, 3.0)
     assert low < 1 / 3 < high and high - low <= 6 * 2.0**-25
     assert ratio(1.0, 0.0) == (-np.inf, np.inf)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31))
+def test_products_that_doubles_hold_are_told(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (np.ldexp(rng.integers(1, 2**27, 20).astype(np.float64), rng.integers(-60, 60, 20)) for _ in range(2))
+    a[::2] *= 1 + 2.0**-40
+    point = [Between(x, x) for x in (a, b)]
+    span = Doubles().op_mul(*point)
+    for x, y, low, high in zip(a.tolist(), b.tolist(), span.low.tolist(), span.high.tolist(), strict=True):
+        exact = Fraction(x) * Fraction(y)
+        assert Fraction(low) <= exact <= Fraction(high)
+        assert (low == high) is (Fraction(x * y) == exact)
+
+
+@pytest.mark.parametrize("word", ["linear", "gelu", "gelutanh", "silu"])
+def test_every_step_in_doubles_lies_in_its_interval_and_near_its_value(word: str) -> None:
+    node, rng = epilogue.STEPS[word].formula, np.random.default_rng(3)
+    held = {name: rng.normal(size=40) * 6 for name in ("acc", "c", "alpha", "beta")}
+    span = formula.evaluate(node, Doubles(), {name: Between(v, v) for name, v in held.items()})
+    exact = formula.evaluate(node, Reals(), held)
+    assert ((span.low <= exact) & (exact <= span.high)).all()
+    near = 400 * ulp(np.maximum(np.abs(exact), 2.0**-20), F64) + ulp(np.abs(held["acc"]) * 40, F64)
+    assert (span.high - span.low <= near).all()
 
 
 @settings(max_examples=80, deadline=None)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from wmmagen import derive, rules
 from wmmagen.arch import ARCHS
 from wmmagen.config import MAX_SIZE, OPERATION_KEYS, KernelConfig, Problem, build, read_value, values_of
+from wmmagen.epilogue import VECTORS
 from wmmagen.errors import ConfigError, IllegalConfig
 from wmmagen.rules import RULES, Scope
 from wmmagen.space import Space
@@ -135,6 +136,15 @@ _PLAIN = {"ALPHA": 1, "BETA": 0, "C_ADDRESS": 8192}
 #: A batch of 3 products of 128x128.
 _THREE = {"M": 128, "N": 128, "LDD": 128, "BATCH": 3}
 STRIDED, POINTERS = "batch=strided", "batch=pointers"
+
+
+def _negative_stride(vector: str) -> Addresses:
+    """Of a vector along rows, whose elements are read one by one: only its sign counts."""
+    step = vector.lower().replace("_", "")
+    stride = f"STRIDE_{vector}"
+    return Addresses({"BATCH": 2, stride: -1}, {"BATCH": 2, stride: 1}, f"{STRIDED},epilogue={step},store=staged")
+
+
 LAUNCHES: dict[str, Call | Addresses] = {
     "N800": Addresses({"M": -128, "N": 0, "K": 0}, {"M": 0, "N": 0, "K": 0}),
     "N801": Call((64, 128, 32, 32, 128, 128), (256, 128, 32, 32, 128, 128)),
@@ -229,12 +239,59 @@ LAUNCHES: dict[str, Call | Addresses] = {
     "P342": Addresses({"B_ADDRESS": 4096 + 4}, {"B_ADDRESS": 4096 + 8}, POINTERS),
     "P343": Addresses({"D_ADDRESS": 4096 + 4}, {"D_ADDRESS": 4096 + 8}, POINTERS),
     "P344": Addresses({"C_ADDRESS": 4, "BETA": 1}, {"C_ADDRESS": 4, "BETA": 0}, f"{POINTERS},{LINEAR}"),
+    "L255": Addresses({"BATCH": 2, "STRIDE_R": 4}, {"BATCH": 2, "STRIDE_R": 8}, f"{STRIDED},{RESIDUAL}"),
+    "L256": _negative_stride("BIAS_ROW"),
+    "L257": Addresses(
+        {"BATCH": 2, "STRIDE_BIAS_COL": 2},
+        {"BATCH": 2, "STRIDE_BIAS_COL": 4},
+        f"{STRIDED},epilogue=biascol,store=staged",
+    ),
+    "L258": _negative_stride("SCALE_ROW"),
+    "L259": Addresses(
+        {"BATCH": 2, "STRIDE_SCALE_COL": -4},
+        {"BATCH": 1, "STRIDE_SCALE_COL": -4},
+        f"{STRIDED},epilogue=scalecol,store=staged",
+    ),
+    "P330": Addresses(
+        {**_R_IS_D, "LDR": 128, "LDD": 128, "BATCH": 2, "STRIDE_R": 0, "STRIDE_D": 256},
+        {**_R_IS_D, "LDR": 128, "LDD": 128, "BATCH": 2, "STRIDE_R": 256, "STRIDE_D": 256},
+        f"{STRIDED},{RESIDUAL}",
+    ),
+    **{
+        f"P34{number}": Addresses(
+            {f"{name}_ADDRESS": 4096 + 4},
+            {f"{name}_ADDRESS": 4096 + 8},
+            f"{POINTERS},store=staged,epilogue=relu+{step}",
+        )
+        for number, (name, step) in enumerate(
+            zip(
+                ("R", *map(str.upper, VECTORS)), ("residual", "biasrow", "biascol", "scalerow", "scalecol"), strict=True
+            ),
+            start=5,
+        )
+    },
     "P334": Addresses({"WORKSPACE_ADDRESS": 4096 + 16}, {"WORKSPACE_ADDRESS": 4096 + 32}, SPLIT),
     # Two blocks of 128x128 sums and their count, for each of six tiles.
     "P335": Addresses(
         {"M": 256, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
         {"M": 256, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
         SPLIT,
+    ),
+    # Parts of tiles have a place as whole ones have.
+    "P336": Addresses(
+        {"M": 129, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 129, "N": 384, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        f"{SPLIT},residue=predicated",
+    ),
+    "P337": Addresses(
+        {"M": 128, "N": 384, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 128, "N": 384, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        f"{SPLIT},{STRIDED}",
+    ),
+    "P338": Addresses(
+        {"M": 1, "N": 383, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32) - 1},
+        {"M": 1, "N": 383, "BATCH": 2, "WORKSPACE_BYTES": 6 * (2 * 128 * 128 * 4 + 32)},
+        f"{SPLIT},{POINTERS},residue=predicated",
     ),
 }
 #: What is pruned from a search for a problem, though it is legal: sizes, and splits that are too many and just enough.

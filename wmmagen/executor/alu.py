@@ -570,7 +570,30 @@ def _copysign(words: tuple[str, ...]) -> Arithmetic | None:
     return Arithmetic(lambda a, b: (a & sign) | (b & ~sign), (words[0],) * 2, words[0], kind="float")
 
 
+#: Sign, exponent and 20 bits of mantissa of an f64.
+_UPPER_HALF = np.uint64(0xFFFFFFFF_00000000)
+
+
+def _gross_reciprocal() -> Arithmetic:
+    """``rcp.approx.ftz.f64``: of the operand's upper 32 bits and to 32 bits, as the PTX ISA says; 0 for subnormals.
+
+    Which of the neighbours among 32 bits it is, is open there; the executor's is the one towards 0.
+    """
+
+    def run(a: Array) -> Array:
+        with np.errstate(all="ignore"):
+            value = to_float(a & _UPPER_HALF, "f64")
+            tiny = np.finfo(np.float64).tiny
+            inverse = np.divide(1.0, np.where(np.abs(value) < tiny, np.copysign(0.0, value), value))
+            flushed = np.where(np.abs(inverse) < tiny, np.copysign(0.0, inverse), inverse)
+            return np.asarray(from_float(flushed, "f64") & _UPPER_HALF)
+
+    return Arithmetic(run, ("f64",), "f64", kind="float")
+
+
 def _reciprocal(words: tuple[str, ...]) -> Arithmetic | None:
+    if words == ("approx", "ftz", "f64"):
+        return _gross_reciprocal()
     if words[0] == "approx":
         return _approximate(words, lambda a: 1 / a)
     if words not in (("rn", "f32"), ("rn", "f64")):
