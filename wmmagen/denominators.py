@@ -181,7 +181,7 @@ def denominators(problem: Problem) -> tuple[Denominator, ...]:
     two = Denominator("same types", asked, asked), Denominator("FP32", asked, single)
     if problem.operation.epilogue.simple or problem.operation.batched:
         return two
-    own, behind = _refusals(problem.operation)
+    own, behind = _refusals(problem)
     return (
         *two,
         Denominator("own epilogue", problem, problem, own),
@@ -194,19 +194,22 @@ def _words(operation: Operation) -> tuple[str, ...]:
     return tuple(step.word for step in elementwise.rest_of(operation).epilogue.steps)
 
 
-def _refusals(operation: Operation) -> tuple[str, str]:
+def _refusals(problem: Problem) -> tuple[str, str]:
     """Why the library's own epilogue, and a kernel behind its product, cannot be asked for; empty where they can."""
-    o = operation
-    scaled = f"cuBLASLt takes C in D's type alone, {o.d.name}" if o.scaled and o.added != o.d else ""
-    words = _words(o)
+    o, words = problem.operation, _words(problem.operation)
+    behind = ""
+    if o.scaled and o.added != o.d:
+        behind = f"cuBLASLt takes C in D's type alone, {o.d.name}"
+    elif problem.m > elementwise.MOST_ROWS:
+        behind = f"the grid of the kernel behind it has blocks for {elementwise.MOST_ROWS} rows of D"
     if o.acc.integer:
         whole = "what the steps make of whole sums has another type than a library's product, where they would begin"
         return whole, whole
     if words not in EPILOGUES:
-        return f"cuBLASLt has no epilogue that is {o.epilogue}; of these: {', '.join(map('+'.join, EPILOGUES))}", scaled
+        return f"cuBLASLt has no epilogue that is {o.epilogue}; of these: {', '.join(map('+'.join, EPILOGUES))}", behind
     if o.epilogue.adds and o.added != o.d:
-        return f"cuBLASLt is asked for C and a bias in D's type alone, {o.d.name}", scaled
-    return "", scaled
+        return f"cuBLASLt is asked for C and a bias in D's type alone, {o.d.name}", behind
+    return "", behind
 
 
 def names_of(problem: Problem) -> tuple[str, ...]:

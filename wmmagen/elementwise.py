@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wmmagen import layout, render
+from wmmagen import layout, render, trial
 from wmmagen.backends import Launch, Pointer
 from wmmagen.config import WIDEST_BITS, Operation, Problem
 from wmmagen.layout import Image
@@ -16,8 +16,8 @@ from wmmagen.layout import Image
 THREADS = 256
 #: Rows of a lane: loads that are under way together.
 ROWS = 4
-#: Blocks in the second dimension of a grid, CUDA C++ Programming Guide, table of technical specifications.
-MOST_BLOCKS_Y = 65_535
+#: Rows of D that a grid has blocks for in its second dimension: CUDA C++ Programming Guide, technical specifications.
+MOST_ROWS = 65_535 * ROWS
 ENTRY = "behind_product"
 
 
@@ -68,6 +68,6 @@ def launch_of(problem: Problem, places: Sequence[tuple[str, Image]]) -> Launch:
             p.n,
             p.ldd,
             *(getattr(p, f"ld{matrix}") for matrix in e.matrices),
-            *(float(getattr(p, scalar)) for scalar in e.scalars),
+            *trial.scalars_of(p),
         ),
     )

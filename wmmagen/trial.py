@@ -207,7 +207,6 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
     # Where sizes are multiples, the grid tells M.
     sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
-    of = Double if p.operation.factor.bits == 64 else float
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
@@ -225,11 +224,18 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
             *([] if workspace is None else [Pointer(len(images), workspace.offset)]),
             *sizes,
             *leading,
-            *(of(getattr(p, scalar)) for scalar in e.scalars),
+            *scalars_of(p),
             *strides,
         ),
         zeroed=zeroed,
     )
+
+
+def scalars_of(problem: Problem) -> tuple[float, ...]:
+    """The numbers that the epilogue takes, in a kernel's order and as its type of factors passes them."""
+    o = problem.operation
+    of = Double if o.factor.bits == 64 else float
+    return tuple(of(getattr(problem, scalar)) for scalar in o.epilogue.scalars)
 
 
 def workspace_of(config: KernelConfig, problem: Problem) -> Workspace | None:

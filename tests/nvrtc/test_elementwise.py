@@ -10,7 +10,7 @@ from wmmagen import denominators, elementwise, epilogue, layout, nvrtc, referenc
 from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend
 from wmmagen.config import Operation, Problem
-from wmmagen.dtypes import BF16, F16, F32
+from wmmagen.dtypes import BF16, F16, F32, F64
 from wmmagen.trial import Case
 
 SM80 = ARCHS[80]
@@ -26,8 +26,9 @@ SM80 = ARCHS[80]
             {"alpha": 2.0, "beta": -1.0, "low": -40.0, "high": 50.0},
         ),
         (Operation(F16, F32, BF16, epilogue=epilogue.read("scalerow+expr(max(acc,c)+row-col)"), c=F16), 3, {}),
+        (Operation(F64, F64, F64, epilogue=epilogue.read("biascol+scale")), 2, {"scale": 0.75}),
     ],
-    ids=["f16 gelu", "f32 exact", "bf16 by single elements"],
+    ids=["f16 gelu", "f32 exact", "bf16 by single elements", "f64 with a double"],
 )
 def test_steps_behind_a_product_are_right(operation: Operation, extra: int, more: dict[str, Any]) -> None:
     problem = Problem.packed(operation, 10, 48, 16, extra, **more)
@@ -36,7 +37,8 @@ def test_steps_behind_a_product_are_right(operation: Operation, extra: int, more
     rest = problem.doing(elementwise.rest_of(operation))
     places = list(zip(denominators.names_of(problem), case.images, strict=True))
     binary = nvrtc.compile_source(elementwise.text_of(rest), elementwise.ENTRY, SM80)
-    assert not binary.spill_bytes and (".v4" in binary.ptx) is (extra != 3)
+    wide = ".v2.f64" if operation.d is F64 else ".v4"
+    assert not binary.spill_bytes and (wide in binary.ptx) is (extra != 3)
     product = problem.doing(denominators.plain(operation))
     sums = reference.finish(product, reference.product(case.inputs), case.inputs.c)
     d = case.images[-1]

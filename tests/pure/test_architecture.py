@@ -199,7 +199,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    "elementwise": (("render", "layout", "backends", "config"), ()),
+    "elementwise": (("trial", "render", "layout", "backends", "config"), ()),
     "precise": (("layout",), ()),
     "accuracy": (
         (

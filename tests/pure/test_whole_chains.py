@@ -15,7 +15,7 @@ from tests.fake_cublas import FakeBlas, FakeCard, FakeLt
 from wmmagen import bench, denominators, elementwise, epilogue, layout, reference
 from wmmagen.backends import Pointer, cublas
 from wmmagen.backends.library import CardLibrary
-from wmmagen.config import Operation, Problem
+from wmmagen.config import Batch, Operation, Problem
 from wmmagen.denominators import Denominator
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import MissingPiece
@@ -105,20 +105,28 @@ def test_a_gelu_that_is_farther_off_than_the_hardware_s_tanh_is_wrong(monkeypatc
             "in D's type alone",
             "C in D's type alone",
         ),
+        (Problem.packed(Operation(F16, F32, F16, epilogue=epilogue.read("relu")), 4 * 65_535, 8, 16), "", ""),
+        (
+            Problem.packed(Operation(F16, F32, F16, epilogue=epilogue.read("relu")), 4 * 65_535 + 1, 8, 16),
+            "",
+            "blocks for 262140 rows",
+        ),
     ],
 )
 def test_what_is_no_chain_of_the_library_has_a_reason(problem: Problem, own: str, behind: str) -> None:
     for kind, words in (("own epilogue", own), ("kernel behind", behind)):
         found = of_kind(problem, kind)
         assert words in found.reason if words else not found.reason
-    figure = denominators.measure(of_kind(problem, "own epilogue"), None, TimingProtocol())  # type: ignore[arg-type]
-    assert figure.best is None and figure.reason == of_kind(problem, "own epilogue").reason
+        if words:
+            figure = denominators.measure(found, None, TimingProtocol())  # type: ignore[arg-type]
+            assert figure.best is None and figure.reason == found.reason
 
 
 def test_plain_products_and_batches_have_the_two_that_they_had() -> None:
-    assert (
-        len(denominators.denominators(problem_of("none"))) == len(denominators.denominators(problem_of("linear"))) == 2
-    )
+    strided = Operation(F16, F32, F16, epilogue=epilogue.read("relu"), batch=Batch.STRIDED)
+    batch = Problem.packed(strided, *SIZE, batch=3)
+    for problem in (problem_of("none"), problem_of("linear"), batch):
+        assert [one.kind for one in denominators.denominators(problem)] == ["same types", "FP32"]
 
 
 def steps_of(problem: Problem) -> Callable[[Any, Any], None]:
