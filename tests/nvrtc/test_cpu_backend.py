@@ -12,7 +12,7 @@ import pytest
 
 from wmmagen import cli, nvrtc, trial
 from wmmagen.arch import ARCHS
-from wmmagen.backends import Launch, Pointer, pick
+from wmmagen.backends import Double, Launch, Pointer, pick
 from wmmagen.backends.cpu import PATIENCE, CpuBackend
 from wmmagen.config import Problem
 from wmmagen.defaults import read_config
@@ -111,6 +111,14 @@ def test_faults(binary: Binary) -> None:
         backend.run(binary, launch, buffers)
     with pytest.raises(RequestError, match="clock"):
         backend.time(binary, launch, buffers, TimingProtocol())
+
+
+def test_arguments_are_as_wide_as_a_card_asks_for(binary: Binary) -> None:
+    text = ".version 8.0\n.target sm_80\n.visible .entry k(.param .f64 a, .param .f32 b)\n{\nret;\n}\n"
+    taken, launch = replace(binary, ptx=text, entry="k"), Launch("k", (1, 1, 1), (32, 1, 1), 0, (Double(1.5), 1.5))
+    CpuBackend().run(taken, launch, [])
+    with pytest.raises(LaunchFault, match=r"\[8, 4\] bytes, and the launch gives \[4, 4\]"):
+        CpuBackend().run(taken, replace(launch, arguments=(1.5, 1.5)), [])
 
 
 def test_who_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:

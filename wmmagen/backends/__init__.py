@@ -19,8 +19,8 @@ from wmmagen.nvrtc import Binary
 from wmmagen.timing import Comparison, Timing, TimingProtocol
 
 Bytes = npt.NDArray[np.uint8]
-#: Of a pointer in memory.
-POINTER_BYTES = 8
+#: Of a pointer in memory, and of an argument that is neither one nor as wide.
+POINTER_BYTES, _NUMBER_BYTES = 8, 4
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,12 @@ class Launch:
     shared_bytes: int
     arguments: tuple[Pointer | Table | Wide | int | float, ...]
     zeroed: Zeroed | None = None
+
+    @property
+    def argument_bytes(self) -> list[int]:
+        """How many bytes each argument has."""
+        wide = Pointer | Table | Wide | Double
+        return [POINTER_BYTES if isinstance(value, wide) else _NUMBER_BYTES for value in self.arguments]
 
     def tables(self) -> tuple[Bytes, ...]:
         """The buffers of its tables, in the order of their numbers, without an address in them yet."""

@@ -22,7 +22,7 @@ from cuda.core import launch as enqueue
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.graph import Graph
 
-from wmmagen.backends import POINTER_BYTES, Bytes, Double, Launch, Pointer, Table, Wide, Zeroed, sensor
+from wmmagen.backends import Bytes, Double, Launch, Pointer, Table, Wide, Zeroed, sensor
 from wmmagen.errors import LaunchFault
 from wmmagen.timing import PARTLY_COLD, Comparison, Rotation, TimingProtocol, compare, rotation
 
@@ -32,7 +32,6 @@ _LOADED_MODULES = 8
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 _DIMENSION = range(1, 2**31)
-_NUMBER_BYTES = 4
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 #: Of the free memory, what the copies of cold subjects may take; the rest is for graphs and code.
@@ -305,10 +304,7 @@ def _check_signature(kernel: Kernel, launch: Launch) -> None:
     except NotImplementedError:
         # Drivers before 12.4 do not tell.
         return
-    given = [
-        POINTER_BYTES if isinstance(value, Pointer | Table | Wide | Double) else _NUMBER_BYTES
-        for value in launch.arguments
-    ]
+    given = launch.argument_bytes
     if given != expected:
         raise LaunchFault(f"the kernel takes arguments of {expected} bytes, and the launch gives {given}")
 

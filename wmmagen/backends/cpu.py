@@ -48,6 +48,7 @@ def execute(
         budget=budget,
         strict_isa=strict_isa,
         limit_s=limit_s,
+        argument_bytes=launch.argument_bytes,
     )
     if result.findings:
         words = "; ".join(str(finding) for finding in result.findings)

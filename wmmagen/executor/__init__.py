@@ -98,6 +98,7 @@ def launch(
     strict_isa: bool = False,
     budget: int = BUDGET,
     limit_s: float | None = None,
+    argument_bytes: Sequence[int] | None = None,
 ) -> Result:
     """Run a kernel.
 
@@ -113,6 +114,7 @@ def launch(
         strict_isa: whether rows of fragments are also held to the PTX ISA's alignment.
         budget: see :data:`BUDGET`.
         limit_s: seconds that the launch may take; None for any number.
+        argument_bytes: how many bytes of each of ``args`` a driver would be given; None where no other one is asked.
 
     Raises:
         PtxError: the text cannot be read, or has an instruction that is not known; names it and its line.
@@ -121,6 +123,7 @@ def launch(
     """
     program = load(ptx, entry)
     _check_sizes(program, grid, block, shared_bytes)
+    _check_signature(program, argument_bytes)
     copies = [np.ascontiguousarray(buffer).reshape(-1).view(np.uint8) for buffer in buffers]
     for number, table in enumerate(args):
         if isinstance(table, Table):
@@ -168,6 +171,13 @@ def _check_sizes(program: Program, grid: Sequence[int], block: Sequence[int], sh
             raise LaunchFault(f"a {what} of {tuple(sizes)} is larger than {limits}")
     if shared_bytes < 0:
         raise LaunchFault(f"{shared_bytes} bytes of shared memory cannot be asked for")
+
+
+def _check_signature(program: Program, given: Sequence[int] | None) -> None:
+    """Refuse arguments of other widths than the parameters', as a card does, which reads past them otherwise."""
+    expected = [parameter.size for parameter in program.kernel.parameters]
+    if given is not None and list(given) != expected:
+        raise LaunchFault(f"the kernel takes arguments of {expected} bytes, and the launch gives {list(given)}")
 
 
 def _machine(
