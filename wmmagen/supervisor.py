@@ -90,7 +90,8 @@ class _Shelf:
 class Channel:
     """Messages over a stream socket: any picklable object, with its arrays sent as they lie in memory.
 
-    A large array that cannot be written to is sent once, and in later messages called by its name.
+    A large array that cannot be written to, by another name of its memory neither, is sent once, and in later messages
+    called by its name. Whoever makes it writable again has to make another array of what it has written.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -133,7 +134,7 @@ class Channel:
 
     def _name(self, part: memoryview) -> tuple[int, bool]:
         """The name of a part, 0 where it has none, and whether the other end holds it."""
-        if not part.readonly or part.nbytes < _KEPT_FROM_BYTES:
+        if not part.readonly or part.nbytes < _KEPT_FROM_BYTES or not _lasts(part.obj):
             return 0, False
         # An array lives as long as nobody has taken its place in memory.
         known, name = self._sent.get(id(part.obj), (lambda: None, 0))
@@ -195,6 +196,19 @@ class Channel:
                 raise EOFError
             got += step
         return data
+
+
+def _lasts(array: Any) -> bool:
+    """Whether nobody can write to what an array is a view of; not where that cannot be told."""
+    owner = getattr(array, "base", None)
+    while owner is not None:
+        try:
+            if not memoryview(owner).readonly:
+                return False
+        except (TypeError, ValueError):
+            return False  # it lends its memory in another way
+        owner = getattr(owner, "base", None)
+    return True
 
 
 def child(descriptor: int) -> None:

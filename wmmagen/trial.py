@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from wmmagen import batched, chips, coverage, derive, estimate, foundry, freivalds, layout, reference, rules, timing
@@ -407,9 +408,15 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = 
 
 
 def _lasting(buffers: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
-    """Buffers that nobody writes to any more, so that one that was sent to a child process needs no second way."""
-    for buffer in buffers:
-        buffer.setflags(write=False)
+    """Buffers that nobody writes to any more, so that one that was sent to a child process needs no second way.
+
+    What they are aligned parts of is locked, too, for by that they could be written to.
+    """
+    for part in buffers:
+        owner: object = part
+        while isinstance(owner, np.ndarray):
+            owner.setflags(write=False)
+            owner = owner.base
     return buffers
 
 

@@ -32,9 +32,11 @@ from targets import (
 )
 
 from wmmagen import supervisor as supervisor_room
-from wmmagen import timing
+from wmmagen import timing, trial
 from wmmagen.backends import Launch, Pointer, gpu, worker
 from wmmagen.backends.worker import Run
+from wmmagen.config import Batch, Operation, Problem
+from wmmagen.dtypes import F16, F32
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
 from wmmagen.supervisor import Channel, Supervisor
 from wmmagen.timing import NO_SENSOR, PARTLY_COLD, TimingProtocol
@@ -665,6 +667,45 @@ def test_what_can_be_written_to_travels_as_it_is_now(ends: tuple[Channel, Channe
         array[:] = value
         here.send(array)
         assert (there.receive() == value).all()
+
+
+@pytest.mark.parametrize("lent", [lambda array: array[:], lambda array: array[2:].view(np.uint16)[:3]])
+def test_a_view_of_what_can_be_written_to_travels_as_it_is_now(
+    lent: Callable[[np.ndarray], np.ndarray], ends: tuple[Channel, Channel, list[int]]
+) -> None:
+    here, there, _ = ends
+    array = np.zeros(8, np.uint8)
+    view = lent(array)
+    view.setflags(write=False)
+    for value in (3, 4):
+        array[:] = value
+        here.send(view)
+        assert np.array_equal(there.receive(), view)
+
+
+def test_a_view_of_what_nobody_can_write_to_travels_once(ends: tuple[Channel, Channel, list[int]]) -> None:
+    here, there, sizes = ends
+    for view in (fixed(1, 2, 3, 4, 5)[:], np.frombuffer(b"12345", np.uint8)):
+        sizes.clear()
+        for _ in range(2):
+            here.send(view)
+            assert np.array_equal(there.receive(), view)
+        assert sizes.count(5) == 1
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_the_buffers_of_a_case_travel_once(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = Operation(F16, F32, F32, batch=Batch.STRIDED if batch else Batch.NONE)
+    problem = Problem.packed(operation, 8, 8, 8, batch=batch or 1)
+    monkeypatch.setattr(supervisor_room, "_KEPT_FROM_BYTES", 4)
+    one, other = socket.socketpair()
+    with one, other:
+        here, there = Channel(one), Channel(other)
+        for buffers in (trial.checked_case(problem).buffers, trial.timed_buffers(problem, "normal")):
+            here.send(buffers)
+            first = len(there.receive())
+            held = [here._name(memoryview(buffer))[1] for buffer in buffers]
+            assert held == [True] * first
 
 
 def test_another_array_in_the_same_place_is_another_one(ends: tuple[Channel, Channel, list[int]]) -> None:
