@@ -1464,7 +1464,7 @@ _AXES: tuple[Rule, ...] = (
     ),
     _rule(
         "X628",
-        "splits-of-floats",
+        "splits-that-wrap",
         Scope.STATIC,
         "overflow_wrap",
         when="reduction_workspace or reduction_atomic",
