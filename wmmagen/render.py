@@ -624,9 +624,7 @@ def _widened(element: ElementType, value: str) -> str:
 
 
 def _of_row(o: Operation, row: str) -> list[dict[str, Any]]:
-    """What a whole row, number ``row``, has in common: where it is held, what it is, and whether it is read
-    of memory.
-    """
+    """What row number ``row`` has in common: where it is held, what it is, and whether it is read of memory."""
     found = []
     for vector in filter(along_row, o.epilogue.vectors):
         element = f"{vector}[{row}]"
