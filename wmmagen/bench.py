@@ -41,8 +41,14 @@ CHAIN_SHARES: dict[Kind, str] = {"own epilogue": "cublas_own_epilogue", "kernel 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 #: When a kernel for multiples gets its padded copies: not at all, with each call, or before the calls that are timed.
 Padded = Literal["", "padded with each call", "padded before"]
+
 #: What stands beside a kernel that was not timed.
 NOTHING_BESIDE: dict[str, str | None] = dict.fromkeys((*SHARES.values(), "ceiling"))
+
+
+def kinds(*, fp32: bool) -> tuple[Kind, ...]:
+    """The denominators that are measured where FP32 is wanted, or is not."""
+    return tuple(kind for kind in KINDS if fp32 or kind != "FP32")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ from wmmagen.space import Space
 from wmmagen.timing import Data, Mode, TimingProtocol
 
 if TYPE_CHECKING:
-    from wmmagen.denominators import Kind
     from wmmagen.nvrtc import Binary
 
 app = typer.Typer(
@@ -429,13 +428,6 @@ def _protocol(mode: str, data: str, seconds: float | None) -> TimingProtocol:
     )
 
 
-def _kinds(fp32: bool) -> tuple[Kind, ...]:
-    """The denominators that are measured."""
-    from wmmagen import bench
-
-    return tuple(kind for kind in bench.KINDS if fp32 or kind != "FP32")
-
-
 @app.command("accuracy")
 def measure_accuracy(
     arch: ArchName = None,
@@ -532,7 +524,7 @@ def bench(
     with place:
         operation = defaults.operation_of(fixed) if wants_best else None
         plans = series.plan(listed, kernels, target, operation, pick.chip(target, place.device), padded=padded)
-        kinds = _kinds(fp32)
+        kinds = benchmark.kinds(fp32=fp32)
         tables = []
         for one in plans:
             tables.append(series.measure(one, target, place, protocol, ceilings=ceiling, kinds=kinds))
@@ -613,7 +605,9 @@ def measure_ladder(
             kept = to or rungs.file_of(target, size, str(place.device))
             _demand_writable(kept)
             if place.demanded().clocked:
-                record = rungs.measure(steps, target, size, place, protocol, above=ceiling, kinds=_kinds(fp32))
+                record = rungs.measure(
+                    steps, target, size, place, protocol, above=ceiling, kinds=benchmark.kinds(fp32=fp32)
+                )
             else:
                 record = rungs.prove(steps, target, size, place, chip, told=lambda step: _aside(step.rung.name))
         write(kept, record.to_text())

@@ -427,8 +427,8 @@ def _limit(one: Limit) -> str:
     )
 
 
-#: The denominators that compute a whole chain.
-_WHOLE: tuple[Kind, ...] = ("own epilogue", "kernel behind")
+#: The denominators that have a column of their own; the others compute a whole chain.
+_COLUMNS: tuple[Kind, ...] = ("same types", "FP32")
 
 
 def _bench_row(number: int, row: Row, *, ceiling: bool, fastest: bool) -> list[str]:
@@ -436,10 +436,10 @@ def _bench_row(number: int, row: Row, *, ceiling: bool, fastest: bool) -> list[s
     if row.timing is None:
         return [f"{place} {row.outcome}: {row.name}", f"       {row.detail.splitlines()[0] if row.detail else ''}"]
     low, high = row.timing.interval_us
-    shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
+    shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in _COLUMNS]
     last = f" {f'{row.of_ceiling.low:.3f}' if row.of_ceiling else 'none':>10}" if ceiling else ""
     mark = "*" if fastest else " "
-    whole = [f"{row.ratios[kind].low:.3f} of {kind}" for kind in _WHOLE if kind in row.ratios]
+    whole = [f"{ratio.low:.3f} of {kind}" for kind, ratio in row.ratios.items() if kind not in _COLUMNS]
     return [
         f"{place}{mark}{row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
         f"{shares[0]:>10} {shares[1]:>9}{last}  {row.name}{_flagged(row.flags)}",
@@ -500,7 +500,7 @@ def _sized(one: Measured) -> str:
     row = min(right, key=lambda row: (row.timing.median_us if row.timing else 0.0, row.name))
     assert row.timing is not None
     same = next((b.timing for b in one.table.baselines if b.denominator.kind == "same types" and b.timing), None)
-    shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
+    shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in _COLUMNS]
     empty = f"{row.timing.empty_us:.2f}" if row.timing.empty_us is not None else "-"
     return (
         f"{what} {row.timing.median_us:>10.2f} {row.tflops:>8.1f} {row.gb_per_s:>7.0f} "

@@ -187,8 +187,8 @@ def measure(
     backend, kernels = place.demanded(), [plain, *forms]
     binaries = built(kernels, arch, place, compiler)
     problems = [Problem.packed(one.operation, *size) for one in kernels]
-    kinds: list[denominators.Kind] = [kind for kind in bench.KINDS if kind != "FP32"]
-    wanted = [one for one in denominators.denominators(bench.unpromised(problems[1])) if one.kind in kinds]
+    every = denominators.denominators(bench.unpromised(problems[1]))
+    wanted = [one for one in every if one.kind in bench.kinds(fp32=False)]
     for one in wanted:
         if one not in asked:
             asked[one] = bench.baseline(one, place.library, protocol)

@@ -36,7 +36,6 @@ from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import Place, pick
 from wmmagen.config import Batch, KernelConfig, Operation, Problem, parse
-from wmmagen.denominators import Kind
 from wmmagen.errors import CompileError, Fault
 from wmmagen.foundry import Foundry, usable_cores
 from wmmagen.nvrtc import Binary
@@ -162,8 +161,8 @@ def prove(shape: Shape, operation: Operation, arch: Arch, place: Place, asked: a
         right = sum(record.outcome is Outcome.OK for record in records)
         search = f"{right} right of {len(records)} candidates"
     if leaders := ranked[: asked.leaders]:
-        plan = Plan(shape, {one: f"number {place} of the {what}" for place, one in enumerate(leaders, start=1)})
-        kinds: Sequence[Kind] = bench.KINDS if asked.fp32 else bench.KINDS[:1]
+        plan = Plan(shape, {one: f"number {rank} of the {what}" for rank, one in enumerate(leaders, start=1)})
+        kinds = bench.kinds(fp32=asked.fp32)
         measured = series.measure(plan, arch, place, protocol(asked), ceilings=False, kinds=kinds)
     return Proved(shape, search, tuple(records), measured, time.monotonic() - begin)
 

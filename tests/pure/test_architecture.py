@@ -280,7 +280,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cli": (
         (
             "ceiling", "ceilings", "inspection", "estimate", "chips", "profile", "series", "ladder", "picture", "known",
-            "denominators", "accuracy",
+            "accuracy",
             "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
             "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
             "arch", "errors",

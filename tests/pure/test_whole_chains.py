@@ -129,6 +129,11 @@ def test_plain_products_and_batches_have_the_two_that_they_had() -> None:
         assert [one.kind for one in denominators.denominators(problem)] == ["same types", "FP32"]
 
 
+def test_without_fp32_a_chain_keeps_the_others() -> None:
+    assert bench.kinds(fp32=True) == bench.KINDS
+    assert bench.kinds(fp32=False) == ("same types", "own epilogue", "kernel behind")
+
+
 def steps_of(problem: Problem) -> Callable[[Any, Any], None]:
     """What the kernel behind a product does, as NumPy computes it from the launch's own arguments."""
     rest = problem.doing(elementwise.rest_of(problem.operation))
