@@ -5,8 +5,8 @@ architectures. A new type, slot or value is among them without a word here. What
 what templates make: :class:`Model` holds both as constraints, and says of any part of a choice either a configuration
 that has it or the rules that leave none. So what occurs nowhere is known, with its reason, and all else is covered.
 
-The rows are allpairspy's, whose filter asks the model. It ends with the first row that brings nothing new; what is left
-then gets rows from the model.
+The rows are allpairspy's, whose filter asks the model for something new with each beginning of a row: so it ends when
+nothing is left, which is checked.
 """
 
 from __future__ import annotations
