@@ -148,7 +148,7 @@ def _plain(operation: Operation) -> Operation:
 
 
 def _in_f32(operation: Operation) -> Operation:
-    return Operation(F32, F32, F32, operation.layout, operation.epilogue, batch=operation.batch)
+    return Operation(F32, F32, F32, operation.layout, operation.epilogue, batch=operation.batch, cd=operation.cd)
 
 
 def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProduct:
@@ -181,6 +181,8 @@ def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProd
         beta=p.beta,
         batch=p.batch,
         strides=p.strides,
+        c_row_major=o.c_row_major,
+        d_row_major=o.d_row_major,
     )
 
 
