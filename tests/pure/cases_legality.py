@@ -213,6 +213,8 @@ BREAKS: dict[str, Break] = {
     "X607": Break("pad_d=8", "pad_d=0"),
     "X608": Break("copy=none", "copy=ld"),
     "X621": Break("epilogue=relu,c=f16", "epilogue=relu,c=f32"),
+    "X641": Break("cd=rc,epilogue=relu", "cd=rc,epilogue=relu+residual"),
+    "P351": Break("cd=cr,epilogue=linear,acc=f16,d=f16,inst=8x32x16", "cd=cr,epilogue=linear,inst=8x32x16"),
     "X622": Break("epilogue=biascol", "epilogue=biascol,store=staged"),
     "X623": Break("epilogue=linear,c=f16", "epilogue=linear,c=f16,store=staged"),
 }
@@ -239,8 +241,15 @@ def sample(count: int, seed: int) -> list[KernelConfig]:
     Each axis is drawn so that its rules are kept about as often as broken: whole random configurations would break so
     many rules at once that a lost one would not be missed.
     """
-    draw, more = random.Random(seed), random.Random(seed + 1)
-    return [_with_steps(_random_config(draw), more) for _ in range(count)]
+    draw, more, last = (random.Random(seed + n) for n in range(3))
+    return [_with_layouts(_with_steps(_random_config(draw), more), last) for _ in range(count)]
+
+
+def _with_layouts(case: KernelConfig, draw: random.Random) -> KernelConfig:
+    """Some of them with other layouts of C and D."""
+    if draw.random() < 0.7:
+        return case
+    return replace(case, operation=replace(case.operation, cd=draw.choice(list(Layout))))
 
 
 def _with_steps(case: KernelConfig, draw: random.Random) -> KernelConfig:

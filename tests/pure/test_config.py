@@ -77,6 +77,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "align_d": ALIGNS,
     "overflow": st.sampled_from(Overflow),
     "c": TYPES,
+    "cd": st.sampled_from(Layout),
     "batch": st.sampled_from(Batch),
     "inst": st.builds(Shape, EXTENTS, EXTENTS, EXTENTS),
     "warps": st.builds(Grid, COUNTS, COUNTS),

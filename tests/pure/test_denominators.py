@@ -91,8 +91,10 @@ def test_the_hostile_problems_are_hostile() -> None:
 
 
 def test_a_transposition_that_is_left_out_is_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = product._transpose
-    monkeypatch.setattr(product, "_transpose", lambda *extents: replace(told(*extents), transposed=False))
+    told = product._stored
+    monkeypatch.setattr(
+        product, "_stored", lambda *extents, turned: replace(told(*extents, turned=turned), transposed=False)
+    )
     assert {order for order, _ in faults(F16_F32, place())} == {Layout.RC, Layout.CR, Layout.CC}
 
 
