@@ -245,7 +245,7 @@ class _Tile:
         element = self.ACC_BITS // 8
         # Fragments 8 high are multiplied as their transposes: the two neighbours of a lane lie on two rows.
         lines, length = self.D_TILE_ROWS, self.D_TILE_COLS
-        apart = (lines == 8 and length == 32 and element >= 4) is not across
+        apart = element >= 4 and (lines == 8 and length == 32) is not across
         if across:
             lines, length = length, lines
         span = min(8 * element, length * element)
