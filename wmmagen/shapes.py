@@ -4,9 +4,12 @@
 sequences, and the weights of one projection as B. The extents are those of an 8-billion-parameter model with a hidden
 size of 4096, 32 heads, 8 heads of keys and values, and a feed-forward size of 14336.
 
-``batched`` are batches of small products: those of attention, head by head, and of small dense layers.
+``batched`` are batches of small products: those of attention, head by head, and of small dense layers. Windows of 8x8
+tokens with heads of 32 are those of Swin transformers; 8 queries for each head of keys and values, of 128, are those of
+a 70-billion-parameter model.
 
-Source: "The Llama 3 Herd of Models" (2024), table 3, key hyperparameters: 8B.
+Sources: "The Llama 3 Herd of Models" (2024), table 3, key hyperparameters: 8B, 70B. "Swin Transformer" (2021), section
+3.3: windows of 7x7 tokens, here padded to 8x8, and heads of 32.
 """
 
 from __future__ import annotations
@@ -60,6 +63,11 @@ LISTS: dict[str, tuple[Shape, ...]] = {
         Shape("larger layers", 256, 256, 256, 64),
         Shape("values of 512 tokens, heads of 64", 512, 64, 512, 96),
         Shape("scores of 1024 tokens, heads of 64", 1024, 1024, 64, 16),
+        Shape("blocks of 32", 32, 32, 32, 4096),
+        Shape("scores of windows of 64 tokens, heads of 32", 64, 64, 32, 2048),
+        Shape("values of windows of 64 tokens, heads of 32", 64, 32, 64, 2048),
+        Shape("scores of 8 queries that share 1024 keys, heads of 128", 8, 1024, 128, 128),
+        Shape("values of 8 queries that share 1024 keys, heads of 128", 8, 128, 1024, 128),
     ),
 }
 

@@ -37,6 +37,7 @@ from wmmagen.config import KernelConfig, Problem, read_size
 from wmmagen.errors import Fault, RequestError
 from wmmagen.layout import Image
 from wmmagen.nvrtc import Binary
+from wmmagen.render import render
 from wmmagen.supervisor import Supervisor
 from wmmagen.timing import Comparison, Data, Ratio, Timing, TimingProtocol
 from wmmagen.verdict import judge
@@ -76,6 +77,7 @@ class Row:
         persistent: whether there are as many blocks as run at once, or one for each tile.
         bound: whether it computes no product.
         own: a configuration of the tool, where that is what is tried.
+        hint: what its copies tell the L2 beside what the tool's tell it.
     """
 
     words: str
@@ -85,6 +87,7 @@ class Row:
     persistent: bool = True
     bound: bool = False
     own: str = ""
+    hint: str = ""
 
     def number(self, name: str) -> int:
         return int({**NUMBERS, **self.numbers}[name])
@@ -145,6 +148,8 @@ ROWS = (
     _copies("160x256, warp tiles of 80x64", WARPS_M=2, WARPS_N=4, FRAGS_M=5),
     _copies("160x256, one set of fragments", WARPS_M=2, WARPS_N=4, FRAGS_M=5, SETS=1),
     Row("160x256, the tool's own kernel", own=WIDER),
+    Row("the L2 told to fetch 128 bytes", own=WIDE, hint=".L2::128B"),
+    Row("the L2 told to fetch 256 bytes", own=WIDE, hint=".L2::256B"),
     _copies("bound: no block barrier", bound=True, BARRIER=0),
     _copies("bound: copies that read nothing", bound=True, READ=0),
     _copies("bound: no copies in the loop", bound=True, COPIES=0),
@@ -170,7 +175,13 @@ def configured(text: str) -> tuple[KernelConfig, Binary]:
 @functools.cache
 def compiled(row: Row) -> Binary:
     """The kernel of a row."""
-    return configured(row.own)[1] if row.own else nvrtc.compile_source(row.source, row.text, ARCH)
+    if not row.own:
+        return nvrtc.compile_source(row.source, row.text, ARCH)
+    if not row.hint:
+        return configured(row.own)[1]
+    source, copies = render(configured(row.own)[0], ARCH), "cp.async.cg.shared.global"
+    assert copies in source.text
+    return nvrtc.compile_source(source.text.replace(copies, copies + row.hint), source.kernel, ARCH)
 
 
 def takes(row: Row, size: tuple[int, int, int]) -> bool:
@@ -190,7 +201,7 @@ def recipe(
 ) -> KernelRecipe | TensorMapRecipe:
     """The launch of a row on packed operands."""
     if row.own:
-        return own(row.own, problem, images, buffers)
+        return own(row.own, compiled(row), problem, images, buffers)
     (block_m, block_n, block_k), number = row.block, row.number
     peers = number("CLUSTER_M") * number("CLUSTER_N")
     blocks = (problem.m // block_m) * (problem.n // block_n)
@@ -215,9 +226,11 @@ def recipe(
     return TensorMapRecipe(cubin, launch, maps, buffers)
 
 
-def own(text: str, problem: Problem, images: Sequence[Image], buffers: tuple[Bytes, ...]) -> KernelRecipe:
-    """The launch of a kernel of the tool."""
-    config, binary = configured(text)
+def own(
+    text: str, binary: Binary, problem: Problem, images: Sequence[Image], buffers: tuple[Bytes, ...]
+) -> KernelRecipe:
+    """The launch of a binary of a kernel of the tool."""
+    config, _ = configured(text)
     return KernelRecipe(binary.cubin, trial.launch_of(binary.entry, config, problem, images), buffers)
 
 
@@ -249,6 +262,7 @@ class Found:
         return {
             "mechanism": self.row.words,
             "text": self.row.text or self.row.own,
+            "hint": self.row.hint,
             "numbers": {**NUMBERS, **self.row.numbers} if self.row.text else {},
             "persistent": self.row.persistent,
             "bound": self.row.bound,
@@ -297,7 +311,9 @@ class Bench:
         """
         case = trial.exact_case(problem)
         if (row.beside, problem) not in self._proved:
-            found = self._judged(own(row.beside, problem, case.images, case.buffers), case, row.beside)
+            found = self._judged(
+                own(row.beside, configured(row.beside)[1], problem, case.images, case.buffers), case, row.beside
+            )
             if found:
                 return f"the tool's kernel: {found}"
             self._proved.add((row.beside, problem))
@@ -331,7 +347,7 @@ class Bench:
         images = layout.images(problem)
         recipes = (
             recipe(row, problem, images, buffers, self.device.multiprocessors),
-            own(row.beside, problem, images, buffers),
+            own(row.beside, configured(row.beside)[1], problem, images, buffers),
         )
         protocol = dataclasses.replace(self.protocol, data=data)
         limit_s = SLACK_S + len(recipes) * protocol.max_seconds

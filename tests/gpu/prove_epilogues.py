@@ -16,18 +16,17 @@ import time
 from pathlib import Path
 
 from tests.gpu.proof import ended
+from tests.gpu.spread import spread
 from tests.nvrtc.prove_epilogues import Case, cases
 from wmmagen import arch as archs
 from wmmagen import config as configs
-from wmmagen import emit, foundry, rules, show, trial
+from wmmagen import emit, rules, show, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
 from wmmagen.config import Problem, name
 from wmmagen.defaults import read_config
 from wmmagen.errors import Fault
-from wmmagen.foundry import Foundry, Order
-from wmmagen.render import render
 from wmmagen.timing import TimingProtocol
 
 #: A quick kernel of sm_80 and later, whose epilogue is the only thing that changes; the first one has no steps.
@@ -38,42 +37,43 @@ TIMED = (
 )  # fmt: skip
 
 
-def validated(wanted: list[Case], backend: Backend, makers: Foundry) -> list[dict[str, object]]:
+def judged(backend: Backend, case: Case) -> dict[str, object]:
+    """A line of the record for a kernel."""
+    wrong, seen, bound = "", 0.0, 0.0
+    source, binary = trial.build(case.config, case.arch)
+    try:
+        runs = trial.validate(case.config, binary, backend, trial.validation_problems(case.config))
+        wrong = "; ".join(f"{run.problem}: {run.mismatch}" for run in runs if not (run.exact and run.guaranteed))
+        errors = [run.error for run in runs if run.error is not None]
+        seen, bound = max((e.seen for e in errors), default=0.0), max((e.bound for e in errors), default=0.0)
+    except Fault as fault:
+        wrong = f"{fault.outcome}: {fault.message}"
+    return {
+        "name": name(case.config),
+        "fingerprint": source.fingerprint,
+        "wrong": wrong,
+        "error_ulps": seen,
+        "error_bound_ulps": bound,
+    }
+
+
+def validated(wanted: list[Case], arch: Arch, jobs: int | None) -> list[dict[str, object]]:
     """A line of the record for each kernel."""
-    lines: list[dict[str, object]] = []
-    for case in wanted:
-        source = render(case.config, case.arch)
-        binary = makers.compile(source.text, source.kernel, case.arch)
-        wrong, seen, bound = "", 0.0, 0.0
-        try:
-            runs = trial.validate(case.config, binary, backend, trial.validation_problems(case.config))
-            wrong = "; ".join(f"{run.problem}: {run.mismatch}" for run in runs if not (run.exact and run.guaranteed))
-            errors = [run.error for run in runs if run.error is not None]
-            seen, bound = max((e.seen for e in errors), default=0.0), max((e.bound for e in errors), default=0.0)
-        except Fault as fault:
-            wrong = f"{fault.outcome}: {fault.message}"
-        print(f"{'WRONG' if wrong else 'right'}  {name(case.config)}{f'  {wrong}' if wrong else ''}", flush=True)
-        lines.append(
-            {
-                "name": name(case.config),
-                "fingerprint": source.fingerprint,
-                "wrong": wrong,
-                "error_ulps": seen,
-                "error_bound_ulps": bound,
-            }
-        )
+    lines = []
+    for line in spread(judged, wanted, arch, jobs=jobs):
+        print(f"{'WRONG' if line['wrong'] else 'right'}  {line['name']}  {line['wrong']}".rstrip(), flush=True)
+        lines.append(line)
     return lines
 
 
-def timed(arch: Arch, size: tuple[int, int, int], backend: Backend, makers: Foundry) -> tuple[list[str], bool]:
+def timed(arch: Arch, size: tuple[int, int, int], backend: Backend) -> tuple[list[str], bool]:
     """The times of the chains beside the plain kernel, in turns, and whether all of them are right at this size."""
     told, subjects, right = [], [], True
     for chain in TIMED:
         config = read_config(f"epilogue={chain},{QUICK}", arch)
         problem = Problem.packed(config.operation, *size)
         rules.demand(config, arch, problem)
-        source = render(config, arch)
-        binary = makers.compile(source.text, source.kernel, arch)
+        _, binary = trial.build(config, arch)
         run = trial.check_run(config, binary, backend, problem)
         right = right and run.exact
         told.append(f"{show.runs([run]).strip()}; {binary.registers} registers, {binary.spill_bytes} bytes spilled")
@@ -93,19 +93,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--problem", default="4096")
-    parser.add_argument("--jobs", type=int, default=foundry.usable_cores())
+    parser.add_argument("--jobs", type=int, help="processes that share the card; by default as many as are worth it")
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
     arch, size, begin = archs.find(asked.arch), configs.read_size(asked.problem), time.monotonic()
     wanted = list(cases([arch]))
-    with pick("gpu", arch) as place, Foundry(asked.jobs) as makers:
+    with pick("gpu", arch) as place:
         print(place.first_line, flush=True)
         backend = place.demanded()
-        for case in wanted:
-            source = render(case.config, arch)
-            makers.begin(Order(source.text, source.kernel, arch))
-        lines = validated(wanted, backend, makers)
-        times, right = timed(arch, size, backend, makers)
+        lines = validated(wanted, arch, asked.jobs)
+        times, right = timed(arch, size, backend)
     wrong = sum(bool(line["wrong"]) for line in lines)
     exact = sum(case.config.operation.epilogue.exact for case in wanted)
     text = [

@@ -26,6 +26,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.gpu.proof import ended
+from tests.gpu.spread import spread
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, rules, trial
 from wmmagen.arch import Arch
@@ -85,18 +86,24 @@ def problems(config: KernelConfig, *, long: bool) -> list[Problem]:
     return found
 
 
+def judged(backend: Backend, case: tuple[KernelConfig, Arch]) -> tuple[bool, str]:
+    """Whether a configuration is right, and a line that says so."""
+    config, arch = case
+    _, binary = trial.build(config, arch)
+    try:
+        runs = trial.validate(config, binary, backend, problems(config, long=backend.clocked))
+    except Fault as fault:
+        return False, f"{name(config)}: {fault.outcome}: {fault.message}"
+    wrong = [f"{run.problem}: {run.mismatch}" for run in runs if not run.exact]
+    return not wrong, f"{name(config)}: {'; '.join(wrong) or f'{len(runs)} launches exact'}"
+
+
 def validated(arch: Arch, backend: Backend) -> Iterator[tuple[bool, str]]:
     """A line for each configuration."""
-    for config in configs(arch, many=backend.clocked):
+    wanted = list(configs(arch, many=backend.clocked))
+    for config in wanted:
         rules.demand(config, arch)
-        _, binary = trial.build(config, arch)
-        try:
-            runs = trial.validate(config, binary, backend, problems(config, long=backend.clocked))
-        except Fault as fault:
-            yield False, f"{name(config)}: {fault.outcome}: {fault.message}"
-            continue
-        wrong = [f"{run.problem}: {run.mismatch}" for run in runs if not run.exact]
-        yield not wrong, f"{name(config)}: {'; '.join(wrong) or f'{len(runs)} launches exact'}"
+    return spread(judged, [(config, arch) for config in wanted], arch, kind=backend.name)
 
 
 def run(folder: Path, *command: str) -> str:

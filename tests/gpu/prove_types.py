@@ -18,9 +18,11 @@ from pathlib import Path
 
 from tests import kinds
 from tests.gpu.proof import ended
+from tests.gpu.spread import spread
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, trial
 from wmmagen.arch import Arch
+from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Problem, name
 from wmmagen.errors import Fault
@@ -56,6 +58,17 @@ def large(config: KernelConfig) -> Problem:
     return Problem.packed(config.operation, m, n, k, **factors)
 
 
+def judged(backend: Backend, case: tuple[KernelConfig, Arch]) -> tuple[int, str]:
+    """Checked launches of a configuration, and what is wrong with it; empty where nothing is."""
+    config, arch = case
+    try:
+        _, binary = trial.build(config, arch)
+        runs = trial.validate(config, binary, backend, [*trial.validation_problems(config), large(config)])
+    except Fault as fault:
+        return 0, fault.message
+    return len(runs), "; ".join(f"{run.problem}: {run.mismatch}" for run in runs if not (run.exact and run.guaranteed))
+
+
 def main() -> int:
     """Validate all, print, record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -66,23 +79,18 @@ def main() -> int:
     lines, wrong, launches, by_type = [], 0, 0, Counter[str]()
     start = time.perf_counter()
     with pick("gpu", target) as place:
-        backend = place.demanded()
-        for config in configs(target):
-            try:
-                _, binary = trial.build(config, target)
-                problems = [*trial.validation_problems(config), large(config)]
-                runs = trial.validate(config, binary, backend, problems)
-                bad = [f"{run.problem}: {run.mismatch}" for run in runs if not (run.exact and run.guaranteed)]
-            except Fault as fault:
-                runs, bad = [], [fault.message]
-            launches += len(runs)
+        device = place.demanded().device
+        wanted = list(configs(target))
+        told = spread(judged, [(config, target) for config in wanted], target)
+        for config, (runs, bad) in zip(wanted, told, strict=True):
+            launches += runs
             wrong += bool(bad)
             by_type[config.operation.a.name] += 1
-            lines.append(f"{'WRONG' if bad else 'exact'}  {name(config)}{'  ' + '; '.join(bad) if bad else ''}")
+            lines.append(f"{'WRONG' if bad else 'exact'}  {name(config)}{'  ' + bad if bad else ''}")
             print(lines[-1], flush=True)
             counts = ", ".join(f"{count} {a}" for a, count in by_type.items())
             head = (
-                f"{sum(by_type.values())} kernels ({counts}) for {target} on {backend.device}, {launches} checked "
+                f"{sum(by_type.values())} kernels ({counts}) for {target} on {device}, {launches} checked "
                 f"launches, {wrong} wrong, {time.perf_counter() - start:.0f} s"
             )
             # After each, so that a run that is ended keeps what it has.

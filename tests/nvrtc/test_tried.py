@@ -39,6 +39,7 @@ def row(words: str) -> Row:
         ("tensor maps, cluster 1x2 shares A, cluster scope", "cp.async.bulk.tensor.2d.shared::cluster.global"),
         ("cp.async, mbarriers for the block barrier", "cp.async.mbarrier.arrive.noinc"),
         ("halves of A handed on, cluster scope", "cp.async.bulk.shared::cluster.shared::cta"),
+        ("the L2 told to fetch 256 bytes", "cp.async.cg.shared.global.L2::256B"),
     ],
 )
 def test_texts_compile_and_do_not_spill(words: str, instruction: str) -> None:

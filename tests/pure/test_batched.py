@@ -334,9 +334,13 @@ def test_the_shapes_to_time_are_named_once_and_small() -> None:
     listed = shapes.named("batched")
     assert len({shape.words for shape in listed}) == len(listed) >= 5
     for shape in listed:
-        assert all(extent % 64 == 0 for extent in shape.size) and 1 < shape.batch <= derive.MAX_BATCH
-    plans = series.plan(listed, [STRIDED], SM80, None, usual(80))
-    assert [plan.kernels for plan in plans] == [{STRIDED: ""}] * len(listed)
+        # What small instructions have as their shortest side, and no more than a table of attention.
+        assert all(extent % 8 == 0 and extent <= 1024 for extent in shape.size)
+        assert 1 < shape.batch <= derive.MAX_BATCH
+    whole = [shape for shape in listed if all(extent % 64 == 0 for extent in shape.size)]
+    assert 5 <= len(whole) < len(listed)
+    plans = series.plan(whole, [STRIDED], SM80, None, usual(80))
+    assert [plan.kernels for plan in plans] == [{STRIDED: ""}] * len(whole)
 
 
 def test_kernels_of_a_batch_stand_beside_the_library_s(library: CardLibrary) -> None:
