@@ -43,6 +43,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_types.py
 	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
+	$(BIN)/python tests/nvrtc/prove_layouts.py
 	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 
 proof-gpu: $(STAMP)
@@ -55,6 +56,7 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_batched.py
+	$(BIN)/python tests/gpu/prove_layouts.py
 	$(BIN)/python tests/gpu/prove_split.py
 	$(BIN)/python tests/gpu/prove_ragged.py
 	$(BIN)/python tests/gpu/prove_ragged_speed.py

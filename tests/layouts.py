@@ -51,12 +51,13 @@ def configs(targets: Sequence[Arch], each: int) -> Iterator[tuple[Arch, KernelCo
     """
     turns = zip(itertools.cycle(EPILOGUES), itertools.cycle(KERNELS), itertools.cycle(targets), strict=False)
     for types, residue, cd, layout in itertools.product(TYPES, ("exact", "predicated"), OTHERS, LAYOUTS):
-        # Every turn may be one that such a type or layout has not; after one round there is none.
+        asked = f"residue={residue},cd={cd},layout={layout}"
+        # Every turn may be one that a type or layout has not; after a round for each architecture there is none.
         legal = (
             (arch, config)
             for steps, kernel, arch in itertools.islice(turns, _ROUND * len(targets))
             if _worth_asking(types, residue, cd, layout, steps, kernel, arch)
-            and (config := _legal(f"{types},residue={residue},cd={cd},layout={layout},epilogue={steps},{kernel}", arch))
+            and (config := _legal(f"{types},{kernel},epilogue={steps},{asked}", arch))
         )
         yield from itertools.islice(legal, each)
 
@@ -65,19 +66,17 @@ def configs(targets: Sequence[Arch], each: int) -> Iterator[tuple[Arch, KernelCo
 _ROUND = len(EPILOGUES) * len(KERNELS)
 
 
-def _worth_asking(
-    types: str, residue: str, cd: Layout, layout: Layout, steps: str, kernel: str, arch: Arch
-) -> bool:
-    """Whether a kernel may be legal. The rules say the same; defaults look long for what is not there before they do."""
-    whole, chain = types[2:5] in ("f64", "s8,", "s8", "u8"), steps not in ("none", "linear")
-    bytes_ = types.startswith(("a=s8", "a=u8"))
+def _worth_asking(types: str, residue: str, cd: Layout, layout: Layout, steps: str, kernel: str, arch: Arch) -> bool:
+    """Whether a kernel may be legal. The rules say the same, after defaults have looked for long."""
+    in_bytes, chain = types.startswith(("a=s8", "a=u8")), steps not in ("none", "linear")
+    not_f32 = in_bytes or types == "a=f64"
     refused = (
-        bytes_ and (layout is not Layout.RC or (steps == "none") is ("d=s8" in types)),
-        cd is not Layout.CC and steps not in ("linear",) and "residual" not in steps and "c" not in _letters(steps),
-        chain and (whole or residue == "predicated" or "batch" in kernel),
+        in_bytes and (layout is not Layout.RC or (steps == "none") is ("d=s8" in types)),
+        cd is not Layout.CC and steps != "linear" and "residual" not in steps and "c" not in _letters(steps),
+        chain and (not_f32 or residue == "predicated" or "batch" in kernel),
         chain and steps != "linear+residual" and "store=direct" in kernel,
         residue == "predicated" and any(word in kernel for word in ("global", "split_k")),
-        "split_k" in kernel and whole,
+        "split_k" in kernel and not_f32,
         "atomic" in kernel and (steps != "none" or "d=f16" in types or "d=bf16" in types or "acc=f16" in types),
         "store=direct" in kernel and "d=" in types,
         "inst=" in kernel and types[2:5] in ("tf3", "f64"),
@@ -98,7 +97,7 @@ def _legal(pairs: str, arch: Arch) -> KernelConfig | None:
 
 
 def mirrored(config: KernelConfig) -> KernelConfig:
-    """The kernel that computes D^T = B^T·A^T: everything of A is B's, everything of rows is columns', in memory the same.
+    """The kernel that computes D^T = B^T·A^T: all of A is B's, all of rows is columns', and memory is the same.
 
     Raises:
         ValueError: an expression, in whose text rows and columns would have to change places.

@@ -222,6 +222,11 @@ class Operation:
         return self.cd in (Layout.RR, Layout.CR)
 
     @property
+    def layouts(self) -> str:
+        """Those of A and B, and of C and D where these do not both lie in rows, as names say them."""
+        return f"{self.layout}{'' if self.cd is Layout.RR else self.cd}"
+
+    @property
     def factor(self) -> ElementType:
         """The type of alpha and beta, and of the arithmetic on them: f64 beside sums of f64, else f32."""
         return F64 if self.acc is F64 else F32
@@ -293,7 +298,7 @@ class KernelConfig:
 
     @property
     def multiplied(self) -> Shape:
-        """The extents of the instruction as the hardware has it: where D is column-major it multiplies D^T = B^T·A^T."""
+        """The extents of the instruction as the hardware has it: of D^T = B^T·A^T where D is column-major."""
         i = self.inst
         return i if self.operation.d_row_major else Shape(i.n, i.m, i.k)
 
@@ -775,8 +780,7 @@ def name(config: KernelConfig) -> str:
     acc = o.acc.name + (_SATURATES if o.overflow is Overflow.SATURATE else "")
     # C's type is D's but for a few.
     d = o.d.name if o.added == o.d else f"{o.d.name}c{o.added.name}"
-    cd = "" if o.cd is Layout.RR else o.cd  # names are older than this field, too
-    what = f"wmma_gemm_{o.a.name}_{acc}_{d}_{o.layout}{cd}_{o.epilogue.in_name}_{o.residue}{align}"
+    what = f"wmma_gemm_{o.a.name}_{acc}_{d}_{o.layouts}_{o.epilogue.in_name}_{o.residue}{align}"
     what += f"_{o.batch}" if o.batched else ""
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"

@@ -209,7 +209,9 @@ COSTS: tuple[Constant, ...] = (
         f"WARP_M * WARP_N * ACC_BITS // {32 * WARP_SIZE}",
         "registers of each thread that hold partial sums",
     ),
-    _derived("C_TILE_COLS", "INST_N if c_row_major else INST_M", "elements in a row of an instruction tile of C as it lies"),
+    _derived(
+        "C_TILE_COLS", "INST_N if c_row_major else INST_M", "elements in a row of an instruction tile of C as it lies"
+    ),
     _derived("D_TILE_ROWS", "INST_M if d_row_major else INST_N", "rows of an instruction tile of D as it lies"),
     _derived("A_COPY_BYTES", "ALIGN_A * A_BITS // 8", "one copy of A"),
     _derived("B_COPY_BYTES", "ALIGN_B * A_BITS // 8", "and of B"),
@@ -366,7 +368,7 @@ def follow(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_columns(known: Mapping[str, Any]) -> bool:
-    """Whether the lanes of a warp cover whole lines of D, so that every store of a lane has the same places in its own."""
+    """Whether the lanes of a warp cover whole lines of D, so that every store of a lane has the same places."""
     return bool(known["D_ROW_VECTORS"] > 0 and WARP_SIZE % known["D_ROW_VECTORS"] == 0)
 
 

@@ -116,8 +116,8 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         "*word*, or nothing",
         ("cd",),
         "the same",
-        "layouts of C and D, right after those of A and B; nothing: both are row-major. R lies as C does, and where there "
-        "is neither, C's letter is D's",
+        "layouts of C and D, right after those of A and B; nothing: both are row-major. R lies as C does; where "
+        "there is neither, C's letter is D's",
     ),
     (
         "`_`*steps*",

@@ -168,7 +168,9 @@ ADDED = "layout=rr,warps=1x2,frags=1x1,k_steps=2,copy=ld,stages=2,store=staged,s
 ADDED_CP = "layout=rr,warps=2x1,frags=1x1,k_steps=2,copy=cpasync,stages=3,align_d=1,split_k=2,reduction=atomic"
 
 COLUMNS = "cd=cc,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=1,store=direct"
-COLUMNS_LINEAR = "cd=cc,layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,store=staged,d=f16,epilogue=linear"
+COLUMNS_LINEAR = (
+    "cd=cc,layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,store=staged,d=f16,epilogue=linear"
+)
 COLUMNS_CHAIN = (
     "cd=cc,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biasrow+biascol"
 )

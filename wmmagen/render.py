@@ -142,7 +142,9 @@ def render(config: KernelConfig, arch: Arch, *, strict_isa: bool = False, symbol
     shared = _needed(config, body, strict_isa)
     launcher_only = {n: text for n, text in _needed(config, launcher, strict_isa).items() if n not in shared}
     launcher = _fill("parts/launcher.jinja", context, constants=_declare(launcher_only, config.operation))
-    text = _fill("gemm_wmma.cu.jinja", context, constants=_declare(shared, config.operation), guards=guards, launcher=launcher)
+    text = _fill(
+        "gemm_wmma.cu.jinja", context, constants=_declare(shared, config.operation), guards=guards, launcher=launcher
+    )
     return Source(config, arch, symbol, kernel, text)
 
 
@@ -400,11 +402,14 @@ def _words(config: KernelConfig) -> dict[str, Any]:
 
 
 def _multiplied(config: KernelConfig) -> dict[str, Any]:
-    """What the hardware is asked for: D = A·B, or where D is column-major D^T = B^T·A^T, so that lines of D are rows."""
+    """What the hardware is asked for: D = A·B, or where D is column-major D^T = B^T·A^T: lines of D are rows."""
     o = config.operation
     turned = not o.d_row_major
     # A transposed matrix is the matrix in the other order.
-    orders = {x: "row_major" if rows is not turned else "col_major" for x, rows in zip("ab", (o.a_row_major, o.b_row_major), strict=True)}
+    orders = {
+        x: "row_major" if rows is not turned else "col_major"
+        for x, rows in zip("ab", (o.a_row_major, o.b_row_major), strict=True)
+    }
     return {
         "multiplied": tuple(config.multiplied),
         "multiplied_as": {"a": "b", "b": "a"} if turned else {"a": "a", "b": "b"},
@@ -606,7 +611,8 @@ def _chain_words(config: KernelConfig) -> list[str]:
     ]
     if e.matrices:
         matrices = " and ".join(matrix.upper() for matrix in e.matrices)
-        words.append(f"{matrices} (M x N, {_ORDER_WORDS[o.c_row_major]}) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
+        verb = "are" if len(e.matrices) > 1 else "is"
+        words.append(f"{matrices} (M x N, {_ORDER_WORDS[o.c_row_major]}) {verb} {o.added.name}.")
     for vector in e.vectors:
         kind, extent = (o.added.name if vector in BIASES else o.factor.storage), "M" if along_row(vector) else "N"
         words.append(

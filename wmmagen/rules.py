@@ -840,7 +840,9 @@ _POINTERS: tuple[Rule, ...] = (
     *_staged_tiles("B", 2, "N"),
     _global_tiles("A", 3, "feed=shared, or an instruction shape that is wider there"),
     _global_tiles("B", 4, "feed=shared, or an instruction shape that is wider there"),
-    _global_tiles("D", 5, "store=staged, or an instruction shape that is wider along D's rows, columns where D lies so"),
+    _global_tiles(
+        "D", 5, "store=staged, or an instruction shape that is wider along D's rows, columns where D lies so"
+    ),
     _rule(
         "P351",
         "global-tiles-c",
@@ -1185,8 +1187,8 @@ _COPIES: tuple[Rule, ...] = (
         "(INST_M if d_row_major else INST_N) * D_ROW_VECTORS % 32 == 0",
         when="store_staged and d_s8",
         says="the lanes of a warp share the stores of a row of tiles evenly",
-        message="a row of a warp's tiles is {D_TILE_ROWS} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot share "
-        "evenly",
+        message="a row of a warp's tiles is {D_TILE_ROWS} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot "
+        "share evenly",
         fix="an even number of fragments across, or a smaller align_d",
         reason="The loop over stores has no tail. A tile has 32 stores at least where elements are wider.",
         source=TEMPLATE,
@@ -1661,7 +1663,7 @@ _OF_TYPES = "T"
 
 def _with_an_instruction(config: KernelConfig) -> list[KernelConfig]:
     """``config`` with each instruction of its operand type; none where the table has the one that it asks for."""
-    o, inst = config.operation, config.inst
+    o = config.operation
     if instructions.find(o.a, o.acc, *config.multiplied) is not None:
         return []
     return [

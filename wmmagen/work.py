@@ -239,7 +239,7 @@ class _Tile:
     def _sums_tile(self, leading: int, *, across: bool = False) -> tuple[Array, int, int]:
         """Where the pieces of a tile of sums begin, how many of them an instruction moves, and their bytes.
 
-        A tile lies in lines of D, or ``across`` them. An instruction has lines of D as rows, so its lanes hold neighbours
+        A tile lies in lines of D, or ``across`` them. An instruction has lines of D as rows, so a lane holds neighbours
         of one; across, what is one piece along a line is an element of as many lines.
         """
         element = self.ACC_BITS // 8

@@ -1,11 +1,11 @@
 """The proof of layouts that needs no GPU: A, B, C and D in rows and in columns, on the executor. Writes its record.
 
-    python tests/nvrtc/prove_layouts.py [--archs sm_75,sm_80,sm_90] [--each 1] [--jobs N] [--to tests/nvrtc/records]
+    python tests/nvrtc/prove_layouts.py [--archs sm_75,sm_80,sm_90] [--each 1] [--jobs N] [--to FOLDER]
 
-The kernels of ``tests/layouts.py``: every type, residue and layout of A, B, C and D. Each is compiled, linted, validated
-on its hostile problems, and the work that is derived of it is that of its mirrored kernel. Of some with a column-major
-D, the mirrored kernel is compiled, too: what the executor counts of both has to be the same, and so have the accesses to
-memory in their machine code. Exit status 0 where all of that is so.
+The kernels of ``tests/layouts.py``: every type, residue and layout of A, B, C and D. Each is compiled, linted, and
+validated on its hostile problems, and the work that is derived of it is that of its mirrored kernel. Of some with a
+column-major D, the mirrored kernel is compiled, too: what the executor counts of both has to be the same, and so have
+the accesses to memory in their machine code. Exit status 0 where all of that is so.
 """
 
 from __future__ import annotations
@@ -134,16 +134,18 @@ def main() -> int:
         unlike = list(pool.map(compared, (configs[n] for n in paired), (own[n] for n in paired), others))
     known = [c for c in configs if has_mirror(c)]
     derived = [c for c in known if work.of(c) != work.of(layouts.mirrored(c))]
-    wrong = [
-        *(f"{name(c)}: {answer.wrong}" for c, answer in zip(configs, done, strict=True) if answer.wrong),
-        *(f"{name(configs[n])} moves something else than its mirror: {words}" for n, words in zip(paired, unlike, strict=True) if words),
-        *(f"{name(c)}: the work derived of it is not that of its mirror" for c in derived),
-    ]  # fmt: skip
+    wrong = [f"{name(c)}: {answer.wrong}" for c, answer in zip(configs, done, strict=True) if answer.wrong]
+    wrong += [
+        f"{name(configs[n])} moves something else than its mirror: {words}"
+        for n, words in zip(paired, unlike, strict=True)
+        if words
+    ]
+    wrong += [f"{name(c)}: the work derived of it is not that of its mirror" for c in derived]
     by_type = Counter(c.operation.a.name for c in configs)
     cells = {(c.operation.layout, c.operation.cd) for c in configs}
     told = [
-        f"{len(configs)} kernels ({', '.join(f'{n} {a}' for a, n in by_type.items())}) in {len(cells)} layouts of A, B, "
-        f"C and D, for {', '.join(t.name for t in targets)}, on the CPU executor; {nvrtc.title()}",
+        f"{len(configs)} kernels ({', '.join(f'{n} {a}' for a, n in by_type.items())}) in {len(cells)} layouts of "
+        f"A, B, C and D, for {', '.join(t.name for t in targets)}, on the CPU executor; {nvrtc.title()}",
         f"{sum(answer.launches for answer in done)} checked launches, {sum(bool(a.wrong) for a in done)} kernels wrong",
         f"derived work like that of the mirrored kernel: {len(known) - len(derived)} of {len(known)}",
         f"counts and accesses in machine code like those of the mirrored kernel: {sum(not u for u in unlike)} of "

@@ -1,8 +1,8 @@
 """A matrix product as it is asked of a library, in numbers and words, and what a library answers.
 
 Pure: nothing here needs the library. Matrices are D = alpha·A·B + beta·C with A m×k, B k×n, C and D m×n. A column-major
-library sees a row-major matrix as its transpose, so for a row-major D it is asked for D^T = B^T·A^T: its first operand is
-B, its second is A. That is the call that cuBLAS is tuned on, and no layout in it is anything but the library's own
+library sees a row-major matrix as its transpose, so for a row-major D it is asked for D^T = B^T·A^T: its first operand
+is B, its second is A. That is the call that cuBLAS is tuned on, and no layout in it is anything but the library's own
 default order. For a column-major D it is asked for D = A·B.
 """
 
