@@ -71,8 +71,9 @@ def faults(operation: Operation, library: CardLibrary) -> list[tuple[Layout, str
         Operation(F32, F32, F32),
         Operation(F16, F32, F32, epilogue=Epilogue.LINEAR),
         Operation(F32, F32, F32, epilogue=Epilogue.LINEAR),
+        Operation(F16, F32, F32, epilogue=Epilogue.LINEAR, cd=Layout.CC),
     ],
-    ids=lambda o: f"{o.a.name}-{o.acc.name}-{o.d.name}-{o.epilogue}",
+    ids=lambda o: f"{o.a.name}-{o.acc.name}-{o.d.name}-{o.layouts}-{o.epilogue}",
 )
 def test_the_product_that_is_asked_for_is_the_right_one(operation: Operation, place: Place) -> None:
     assert faults(operation, place()) == []
