@@ -174,6 +174,7 @@ COLUMNS_LINEAR = (
 COLUMNS_CHAIN = (
     "cd=cc,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biasrow+biascol"
 )
+COLUMNS_CHAIN_CP = COLUMNS_CHAIN.replace("copy=ld,stages=1", "copy=cpasync,stages=3")
 CROSSED = "cd=cr,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
 
 _BARRIER = "__syncthreads();"
@@ -476,7 +477,7 @@ _LAYOUTS = (
     ),
     Mutant(
         "bias-of-the-transpose", "the bias of rows is read by columns where D lies in columns", "CUTLASS #3540",
-        (Edit("const int own_row = warp_row +", "const int own_row = warp_col +"),), (COLUMNS_CHAIN,),
+        (Edit("const int own_row = warp_row +", "const int own_row = warp_col +"),), (COLUMNS_CHAIN, COLUMNS_CHAIN_CP),
         ("out-of-bounds",), "bias_row was read|" + _WRONG,
     ),
     Mutant(

@@ -27,7 +27,10 @@ PAIRS = (
 
 #: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, D in columns and C in rows, and
 #: splits that meet in a workspace: its self-test is what counts.
-CHAIN = "cd=rc,copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,split_k=3"
+CHAIN = (
+    "cd=rc,copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,"
+    "split_k=3"
+)
 STEPS = {
     "linear+biascol+gelu+clamp": "value += number(call.vectors[0][col]);"
     " value = 0.5f * value * (1.0f + std::erf(value * 0.70710678f));"
