@@ -64,6 +64,8 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_mutants.py
 	$(BIN)/python tests/gpu/prove_timing.py
 	$(BIN)/python tests/gpu/prove_general.py
+	$(BIN)/python tests/gpu/prove_types_speed.py
+	$(BIN)/python tests/gpu/prove_epilogue_cost.py
 	$(BIN)/python tests/gpu/prove_limits.py
 	$(BIN)/python tests/gpu/prove_shapes.py --at-least 5
 	$(BIN)/python tests/gpu/prove_ceiling.py

@@ -26,7 +26,8 @@ ComputeType = enum.IntEnum("ComputeType", {"COMPUTE_16F": 64, "COMPUTE_32F": 68}
 Operation = enum.IntEnum("Operation", {"N": 0, "T": 1})
 Status = enum.IntEnum("Status", {"SUCCESS": 0, "INVALID_VALUE": 7, "EXECUTION_FAILED": 13, "NOT_SUPPORTED": 15})
 CudaDataType = enum.IntEnum("CudaDataType", {"CUDA_R_32F": 0, "CUDA_R_16F": 2, "CUDA_R_16BF": 14})
-DescAttribute = enum.IntEnum("DescAttribute", {"TRANSA": 3, "TRANSB": 4})
+DescAttribute = enum.IntEnum("DescAttribute", {"TRANSA": 3, "TRANSB": 4, "EPILOGUE": 7, "BIAS_POINTER": 8})
+Epilogue = enum.IntEnum("Epilogue", {"DEFAULT": 1, "RELU": 2, "BIAS": 4, "RELU_BIAS": 6, "GELU": 32, "GELU_BIAS": 36})
 PreferenceAttribute = enum.IntEnum(
     "PreferenceAttribute",
     {"MAX_WORKSPACE_BYTES": 1} | {f"MIN_ALIGNMENT_{letter}_BYTES": 5 + i for i, letter in enumerate("ABCD")},
@@ -109,6 +110,7 @@ class FakeLt:
 
     cuBLASLtError = cuBLASLtError
     MatmulDescAttribute = DescAttribute
+    Epilogue = Epilogue
     MatrixLayoutAttribute = LayoutAttribute
     MatmulPreferenceAttribute = PreferenceAttribute
     MatmulAlgoConfigAttribute = ConfigAttribute
@@ -153,8 +155,9 @@ class FakeLt:
     matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _destroy
 
     def matmul_desc_set_attribute(self, number: int, attribute: int, buffer: int, size: int) -> None:
-        assert size == 4
-        self.alive[number].attributes[attribute] = int(_at(buffer, 1, np.int32)[0])
+        wide = attribute == DescAttribute.BIAS_POINTER
+        assert size == (8 if wide else 4)
+        self.alive[number].attributes[attribute] = int(_at(buffer, 1, np.uint64 if wide else np.int32)[0])
 
     def matrix_layout_set_attribute(self, number: int, attribute: int, buffer: int, size: int) -> None:
         wide = attribute == LayoutAttribute.STRIDED_BATCH_OFFSET
@@ -225,8 +228,22 @@ class FakeLt:
         total = factors[0] * sums.astype(np.float64)
         if factors[1]:
             total += factors[1] * _columns(c, self.alive[c_layout], product).astype(np.float64)
-        result[:] = total.astype(result.dtype)
+        result[:] = _after(told.attributes, total, result.dtype).astype(result.dtype)
         self.spoils[number](result)
+
+
+def _after(told: dict[int, Any], total: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """What the library's epilogue makes of a product, rows of which are the rows of the bias."""
+    words = Epilogue(told.get(DescAttribute.EPILOGUE, Epilogue.DEFAULT)).name.split("_")
+    if "BIAS" in words:
+        total = total + _at(told[DescAttribute.BIAS_POINTER], total.shape[0], dtype).astype(np.float64)[:, None]
+    if "RELU" in words:
+        total = np.maximum(total, 0)
+    if "GELU" in words:
+        # The hardware's tanh keeps eleven bits.
+        tanh = np.tanh(0.7978845608028654 * (total + 0.044715 * total**3))
+        total = total / 2 * (1 + tanh * (1 - 2.0**-12))
+    return total
 
 
 class FakeBlas:
@@ -255,9 +272,14 @@ class FakeCard:
 
     Attributes:
         times_us: of the candidates.
+        kernel: what a kernel does, on the addresses of its buffers.
     """
 
     times_us: Sequence[float] = (10.0,)
+    kernel: Callable[[Any, Addresses], None] = lambda launch, addresses: None
+
+    def prepare(self, cubin: bytes, launch: Any, addresses: Addresses) -> Any:
+        return _Kernel(functools.partial(self.kernel, launch, addresses))
 
     def run(self, recipe: Recipe) -> list[Bytes]:
         memory, addresses = placed(recipe.buffers)
@@ -272,6 +294,14 @@ class FakeCard:
             us = self.times_us[recipe.candidate.number]
             timings.append(Timing(us, (us - 0.5, us + 0.5), 15, 200))
         return Comparison(tuple(timings), tuple((timing.median_us,) for timing in timings))
+
+
+@dataclass
+class _Kernel:
+    work: Callable[[], None]
+
+    def enqueue(self, stream: Any) -> None:
+        self.work()
 
 
 def placed(buffers: Sequence[Bytes]) -> tuple[list[Bytes], Addresses]:

@@ -11,7 +11,7 @@ import numpy as np
 from wmmagen import derive
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes, Launch, Pointer, Subject, Table, Wide
-from wmmagen.config import Batch, KernelConfig, Operation, Reduction, parse
+from wmmagen.config import Batch, KernelConfig, Operation, Reduction, Residue, parse
 from wmmagen.dtypes import ELEMENT_TYPES, ElementType
 from wmmagen.errors import Fault
 from wmmagen.layout import bits_dtype, encode, value_dtype
@@ -63,7 +63,7 @@ class NumpyBackend:
         return back
 
     def _multiply(self, launch: Launch, call: _Call, back: list[Bytes]) -> None:
-        o, m = call.operation, self._rows(launch, call.n)
+        o, m = call.operation, self._rows(launch, call.n) if call.m is None else call.m
         target = _view(back, call.d, o.d, m, call.n, call.ldd)
         with np.errstate(over="ignore", invalid="ignore"):
             sums = np.zeros((m, call.n), np.float32)
@@ -149,6 +149,7 @@ class _Call:
     alpha: float
     beta: float
     workspace: Pointer | None = None
+    m: int | None = None
 
     @classmethod
     def read(cls, launch: Launch, product: int) -> _Call:
@@ -173,6 +174,8 @@ class _Call:
         else:
             names = "a b d n k lda ldb ldd".split()
             more = {"c": Pointer(-1), "ldc": 0, "alpha": 1.0, "beta": 0.0}
+        if operation.residue is Residue.PREDICATED:
+            names.insert(names.index("n"), "m")
         if config.reduction is Reduction.WORKSPACE:
             names.insert(names.index("d") + 1, "workspace")
         assert (launch.zeroed is not None) is (config.reduction is Reduction.ATOMIC)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wmmagen import defaults, layout, reference, trial
+from wmmagen import defaults, derive, layout, reference, trial
 from wmmagen.arch import Arch
-from wmmagen.backends import Backend
+from wmmagen.backends import Backend, Bytes
 from wmmagen.config import KernelConfig, Operation, Problem, read_pairs
+from wmmagen.layout import Array, Image
 from wmmagen.nvrtc import Binary
 from wmmagen.verdict import Verdict, judge
 
@@ -177,8 +178,33 @@ def sums_of_64(config: KernelConfig, binary: Binary, backend: Backend) -> tuple[
     """The values of D, and the verdict, where A and B hold 64 everywhere and K is 16."""
     problem = Problem.packed(config.operation, 32, 64, 16)
     inputs = reference.given_inputs(problem, np.full((32, 16), 64), np.full((16, 64), 64))
+    values, image, returned = _run(config, binary, backend, problem, inputs.a, inputs.b)
+    return values, judge(inputs, image, returned)
+
+
+#: What A and B hold everywhere, K, and what D has to hold then, by the type of operands. tf32 rounds 1 + 2^-11 away
+#: from zero before the first product; 8-bit integers reach the first sum that 32 bits do not hold, and wrap.
+EVERYWHERE = {
+    "tf32": (1 + 2.0**-11, 1.0, 32, 32 * (1 + 2.0**-10)),
+    "s8": (-128, -128, 131_072, -(2**31)),
+}
+
+SUMS = {"tf32": "f32", "s8": "s32"}
+
+
+def everywhere(config: KernelConfig, binary: Binary, backend: Backend) -> set[float]:
+    """The values of D where A and B hold what :data:`EVERYWHERE` has for the type of operands of ``config``."""
+    a, b, k, _ = EVERYWHERE[config.operation.a.name]
+    known = derive.values(config)
+    problem = Problem.packed(config.operation, known["BLOCK_M"], known["BLOCK_N"], k)
+    return _run(config, binary, backend, problem, np.full((problem.m, k), a), np.full((k, problem.n), b))[0]
+
+
+def _run(
+    config: KernelConfig, binary: Binary, backend: Backend, problem: Problem, of_a: Array, of_b: Array
+) -> tuple[set[float], Image, Bytes]:
+    """The values of D, where D lies in its buffer, and that buffer."""
     a, b, d = layout.images(problem)
-    buffers = (a.pack(inputs.a), b.pack(inputs.b), d.blank())
     launch = trial.launch_of(binary.entry, config, problem, (a, b, d))
-    returned = backend.run(binary, launch, buffers)[-1]
-    return set(d.unpack(returned).ravel().tolist()), judge(inputs, d, returned)
+    returned = backend.run(binary, launch, (a.pack(of_a), b.pack(of_b), d.blank()))[-1]
+    return set(d.unpack(returned).ravel().tolist()), d, returned

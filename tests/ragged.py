@@ -16,8 +16,8 @@ from wmmagen.mistakes import EDGE_AHEAD, EDGE_CP, EDGE_CP_STAGED, EDGE_LD1, EDGE
 
 #: Of M, of N and of K: one, and around copies, instruction tiles, warp tiles, block tiles and slices.
 EXTENTS = (1, 7, 8, 15, 16, 17, 31, 33, 63, 65, 100, 129)
-#: One variant of each set of types, each with another pipeline, layout, promise and way to D.
-VARIANTS = (
+#: Variants of f16 operands, each with another pipeline, layout, promise and way to D.
+HALVES = (
     "acc=f32,d=f32,layout=rr,warps=2x2,frags=2x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=direct",
     "acc=f32,d=f16,layout=rc,warps=2x1,frags=2x2,k_steps=2,copy=cpasync,stages=4,fragment_buffers=1,store=staged,"
     "align_a=4,align_b=2,align_d=2",
@@ -30,6 +30,19 @@ VARIANTS = (
     "acc=f32,d=f32,layout=rr,inst=32x8x16,warps=1x3,frags=1x2,k_steps=3,copy=cpasync,stages=3,fragment_buffers=1,"
     "arrange_b=tiles,store=direct,raster=panels2",
 )
+#: One of each other type of operands, in part with promises of no more than an element or the narrowest copy.
+TYPES = (
+    "a=bf16,d=bf16,layout=cr,warps=2x1,frags=2x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=staged,"
+    "align_b=2,align_d=2",
+    "a=tf32,layout=rc,warps=1x2,frags=2x2,k_steps=4,copy=cpasync,stages=3,fragment_buffers=2,store=direct",
+    "a=f64,layout=rr,warps=2x2,frags=2x2,k_steps=4,copy=cpasync,stages=2,fragment_buffers=1,store=staged,align_a=1,"
+    "align_b=1,align_d=1",
+    "a=s8,d=s8,layout=rc,warps=2x1,frags=2x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,store=staged,align_a=4,"
+    "align_b=4,align_d=4,epilogue=linear",
+    "a=u8,layout=rc,warps=1x2,frags=2x2,k_steps=2,copy=ld,stages=2,fragment_buffers=2,store=staged,align_a=1,align_b=1,"
+    "align_d=1",
+)
+VARIANTS = (*HALVES, *TYPES)
 #: Larger tiles of D make larger problems, and no other code.
 MOST_ELEMENTS = 128 * 64
 
@@ -97,7 +110,22 @@ MISTAKES = (
     Mutant(
         "edge-slice-unseen", "the last slice of K counts as one inside, though it is a part of one", "",
         (Edit("n_left < BLOCK_N ? 0 : K / BLOCK_K;", "n_left < BLOCK_N ? 0 : slices;"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + WRONG,
+        (EDGE_LD1, EDGE_LD2), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-slice-unseen-ahead", "the same, where slices are copied ahead", "",
+        (Edit("const int inner = K / BLOCK_K;", "const int inner = slices;"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-block-unseen", "a block at the last rows of D copies as if A went on", "",
+        (Edit("m_left >= BLOCK_M && n_left", "m_left >= 0 && n_left"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-of-the-other-extent-ahead", "beside products, rows of A are told by the columns that are left of D", "",
+        (Edit("read = a_row + i * A_ROW_STEP < m_left;", "read = a_row + i * A_ROW_STEP < n_left;"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), WRONG,
     ),
     Mutant(
         "edge-slice-skipped", "the first slice at an edge is not copied", "",

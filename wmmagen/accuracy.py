@@ -6,9 +6,10 @@ there are two tables, and no figure holds both errors. *Accumulation* is of kern
 which stores sums as they are. *Storage* compares the D of another type with those sums, and demands that it is they,
 rounded once to nearest, bit for bit: both kernels have one instruction, and add along K in the same order.
 
-The bound. NVIDIA specifies of a matrix instruction that products and sums have the precision of single (with sums of
-f16 that of half) at least, and that order, rounding and the handling of subnormal numbers are unspecified (PTX ISA,
-"Warp Level Matrix Instructions: wmma.mma", floating point operations). What was measured of V100, T4 and A100 (Fasi,
+The bound. NVIDIA specifies of a matrix instruction that products of f16 have the precision of single at least, those of
+bf16 and tf32 "specified precision", and sums that of single (sums of f16 that of half) at least; order, rounding and
+the handling of subnormal inputs are unspecified (PTX ISA, "Warp Level Matrix Instructions: wmma.mma", precision and
+rounding). What was measured of V100, T4 and A100 (Fasi,
 Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021), and
 modelled bit for bit up to H100 and B200 (Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores",
 arXiv:2512.07004), is this: products are exact; four or more of them and the addend are aligned to the largest and cut

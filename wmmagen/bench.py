@@ -14,11 +14,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from wmmagen import ceiling, denominators, foundry, instructions, rules, trial
+from wmmagen import ceiling, denominators, foundry, instructions, padding, render, rules, trial
 from wmmagen.arch import Arch
-from wmmagen.backends import Backend, Subject
+from wmmagen.backends import Backend, Series, Subject
 from wmmagen.backends.pick import Place
 from wmmagen.backends.product import Library
 from wmmagen.config import KernelConfig, Problem, Residue, name, parse
@@ -36,7 +36,11 @@ TIE = "tie"
 FOREIGN = "foreign"
 #: What the share of each denominator is called in ``--json``.
 SHARES: dict[Kind, str] = {"same types": "cublas_same_types", "FP32": "cublas_fp32"}
+#: The same of those that compute a whole chain of steps; only there beside a chain.
+CHAIN_SHARES: dict[Kind, str] = {"own epilogue": "cublas_own_epilogue", "kernel behind": "cublas_kernel_behind"}
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: When a kernel for multiples gets its padded copies: not at all, with each call, or before the calls that are timed.
+Padded = Literal["", "padded with each call", "padded before"]
 #: What stands beside a kernel that was not timed.
 NOTHING_BESIDE: dict[str, str | None] = dict.fromkeys((*SHARES.values(), "ceiling"))
 
@@ -56,6 +60,7 @@ class Row:
         foreign: see :data:`FOREIGN`.
         of_ceiling: the kernel's rate over that of its instruction's ceiling; None where there is none.
         gain: how many times as fast it is as the kernel before it in the comparison; None of the first one.
+        padded: when its operands were padded; empty where they are those of the problem.
     """
 
     name: str
@@ -67,6 +72,7 @@ class Row:
     foreign: bool = False
     of_ceiling: Ratio | None = None
     gain: Ratio | None = None
+    padded: Padded = ""
 
     @property
     def tflops(self) -> float | None:
@@ -93,7 +99,8 @@ class Row:
             "tflops": self.tflops,
             "gb_per_s": self.gb_per_s,
             "share": {key: self.ratios[kind].low if kind in self.ratios else None for kind, key in SHARES.items()}
-            | {"ceiling": self.of_ceiling.low if self.of_ceiling else None},
+            | {"ceiling": self.of_ceiling.low if self.of_ceiling else None}
+            | {key: self.ratios[kind].low for kind, key in CHAIN_SHARES.items() if kind in self.ratios},
             "flags": list(self.flags),
             **_around(timing),
         }
@@ -103,7 +110,7 @@ class Row:
         """What a reader has to know of the time: the protocol's flags, and where it does not rank."""
         own = self.timing.flags if self.timing else ()
         ties = tuple(f"{TIE}: {kind}" for kind, ratio in self.ratios.items() if ratio.tie)
-        return (*own, *ties, *([FOREIGN] if self.foreign else []))
+        return (*own, *ties, *([self.padded] if self.padded else []), *([FOREIGN] if self.foreign else []))
 
 
 @dataclass(frozen=True)
@@ -223,10 +230,12 @@ class Table:
 
     def beside(self, row: Row) -> dict[str, str | None]:
         """What each share of ``row`` is of, by the share's name, with its figure or the reason why there is none."""
-        asked, inst = _unpromised(row.problem), _instruction(parse(row.name))
-        held = {one.denominator.kind: str(one) for one in self.baselines if one.denominator.asked == asked}
+        asked, inst = unpromised(row.problem), _instruction(parse(row.name))
+        wanted = {one.asked for one in denominators.denominators(asked)}
+        held = {one.denominator.kind: str(one) for one in self.baselines if one.denominator.asked in wanted}
         above = next((str(one) for one in self.limits if (one.inst, one.problem) == (inst, asked)), None)
-        return NOTHING_BESIDE | {key: held.get(kind) for kind, key in SHARES.items()} | {"ceiling": above}
+        chain = {key: held[kind] for kind, key in CHAIN_SHARES.items() if kind in held}
+        return NOTHING_BESIDE | {key: held.get(kind) for kind, key in SHARES.items()} | {"ceiling": above} | chain
 
 
 @dataclass(frozen=True)
@@ -234,7 +243,20 @@ class _Contender:
     config: KernelConfig
     problem: Problem
     binary: Binary
-    subject: Subject
+    subject: Subject | Series
+    padded: Padded = ""
+    copiers: Binary | None = None
+
+    @property
+    def key(self) -> _Key:
+        return self.config, self.padded
+
+    def row(self, outcome: Outcome, detail: str = "", **more: Any) -> Row:
+        return Row(name(self.config), self.problem, outcome, detail, padded=self.padded, **more)
+
+
+#: A kernel, and when its operands are padded.
+_Key = tuple[KernelConfig, Padded]
 
 
 def demand(place: Place) -> None:
@@ -275,11 +297,12 @@ def measure(
     ceilings: bool = False,
     kinds: Collection[Kind] = KINDS,
     batch: int = 1,
+    padded: Sequence[KernelConfig] = (),
 ) -> Table:
     """Check, time and compare kernels on one size, those that compute the same D in turns with each other.
 
     Args:
-        configs: at least one; each is legal on ``arch`` for ``size``.
+        configs: each is legal on ``arch`` for ``size``; at least one, here or in ``padded``.
         size: M, N and K.
         place: where; its library, where it has one, gives the denominators.
         protocol: how they are timed, and on which data.
@@ -287,6 +310,8 @@ def measure(
         ceilings: whether the ceilings of their instructions are measured, too.
         kinds: the denominators that are measured; of the others the table says that nobody asked for them.
         batch: how many products of that size a launch computes; more than one where ``configs`` take a batch.
+        padded: kernels for multiples, which are called on padded copies. Each has two rows behind the others: padded
+            with each call, and before the calls that are timed.
 
     Raises:
         IllegalConfig: one of ``configs`` does not take ``size``.
@@ -297,47 +322,49 @@ def measure(
     demand(place)
     backend = place.demanded()
     demand_product(size, batch)
-    problems = [Problem.packed(config.operation, *size, batch=batch) for config in configs]
-    for config, problem in zip(configs, problems, strict=True):
-        rules.demand(config, arch, problem)
-    rows: dict[KernelConfig, Row] = {}
+    keys: list[_Key] = [(config, "") for config in configs]
+    keys += [(config, when) for config in padded for when in get_args(Padded) if when]
+    problems = [Problem.packed(config.operation, *size, batch=batch) for config, _ in keys]
+    for (config, when), problem in zip(keys, problems, strict=True):
+        rules.demand(config, arch, padding.plan(config, problem).problem if when else problem)
+    rows: dict[_Key, Row] = {}
     baselines: list[Baseline] = []
     limits: list[Limit] = []
-    for problem in dict.fromkeys(map(_unpromised, problems)):
-        group = [config for config, own in zip(configs, problems, strict=True) if _unpromised(own) == problem]
+    for problem in dict.fromkeys(map(unpromised, problems)):
+        group = [key for key, own in zip(keys, problems, strict=True) if unpromised(own) == problem]
         contenders, found = _contenders(list(dict.fromkeys(group)), arch, problem, place, protocol, compiler)
         timed, beside = _in_turns(contenders, arch, problem, place, protocol, kinds)
         found |= timed
         baselines += beside
         if ceilings:
-            right = [one for one in contenders if found[one.config].outcome is Outcome.OK]
+            right = [one for one in contenders if found[one.key].outcome is Outcome.OK]
             shares, above = _under_ceilings(right, arch, problem, backend, protocol, compiler)
-            found |= {c: dataclasses.replace(found[c], of_ceiling=share) for c, share in shares.items()}
+            found |= {key: dataclasses.replace(found[key], of_ceiling=share) for key, share in shares.items()}
             limits += above
         rows |= found
-    return Table(backend.device, tuple(rows[config] for config in configs), tuple(baselines), tuple(limits))
+    return Table(backend.device, tuple(rows[key] for key in keys), tuple(baselines), tuple(limits))
 
 
-def _unpromised(problem: Problem) -> Problem:
+def unpromised(problem: Problem) -> Problem:
     """``problem`` without what its callers promise: kernels with different promises compute the same D of it."""
     asked = dataclasses.replace(problem.operation, residue=Residue.EXACT, align_a=0, align_b=0, align_d=0)
     return dataclasses.replace(problem, operation=asked)
 
 
 def _contenders(
-    configs: Sequence[KernelConfig],
+    keys: Sequence[_Key],
     arch: Arch,
     problem: Problem,
     place: Place,
     protocol: TimingProtocol,
     compiler: Compiler,
-) -> tuple[list[_Contender], dict[KernelConfig, Row]]:
+) -> tuple[list[_Contender], dict[_Key, Row]]:
     """Kernels of one problem that are right, and the rows of the others."""
     rows, contenders = {}, []
-    for config in configs:
-        ready = _contender(config, arch, problem, place, protocol, compiler)
+    for config, when in keys:
+        ready = _contender(config, when, arch, problem, place, protocol, compiler)
         if isinstance(ready, Row):
-            rows[config] = ready
+            rows[config, when] = ready
         else:
             contenders.append(ready)
     return contenders, rows
@@ -350,24 +377,24 @@ def _in_turns(
     place: Place,
     protocol: TimingProtocol,
     kinds: Collection[Kind],
-) -> tuple[dict[KernelConfig, Row], list[Baseline]]:
+) -> tuple[dict[_Key, Row], list[Baseline]]:
     """The rows of kernels of one problem, and its baselines."""
     backend = place.demanded()
-    rows: dict[KernelConfig, Row] = {}
+    rows: dict[_Key, Row] = {}
     baselines = [
-        _baseline(one, place.library, protocol) if one.kind in kinds else Baseline(one, reason="nobody asked for it")
+        baseline(one, place.library, protocol) if one.kind in kinds else Baseline(one, reason="nobody asked for it")
         for one in denominators.denominators(problem)
     ]
     if not contenders:
         return rows, baselines
-    opponents = [(number, _recipe(one, place.library, protocol)) for number, one in enumerate(baselines) if one.figure]
-    subjects: list[Any] = [one.subject for one in contenders] + [recipe for _, recipe in opponents]
+    opponents = [(number, recipe(one, place.library, protocol)) for number, one in enumerate(baselines) if one.figure]
+    subjects: list[Any] = [one.subject for one in contenders] + [made for _, made in opponents]
     try:
         comparison = trial.compare(subjects, backend, protocol)
     except Fault as fault:
         # Each ran alone a moment ago, and each can be asked for alone: nobody is blamed for the others.
         detail = f"in turns with {len(subjects) - 1} others: {fault.message}"
-        return {c.config: Row(name(c.config), c.problem, Outcome(fault.outcome), detail) for c in contenders}, baselines
+        return {one.key: one.row(Outcome(fault.outcome), detail) for one in contenders}, baselines
     for place_in_turn, (number, _) in enumerate(opponents, start=len(contenders)):
         baselines[number] = dataclasses.replace(baselines[number], timing=comparison.timings[place_in_turn])
     foreign = backend.foreign(arch)
@@ -376,16 +403,14 @@ def _in_turns(
             baselines[which].denominator.kind: comparison.ratio(number, at)
             for at, (which, _) in enumerate(opponents, start=len(contenders))
         }
-        timed = Row(
-            name(one.config),
-            one.problem,
+        timed = one.row(
             Outcome.OK,
             timing=comparison.timings[number],
             ratios={} if foreign else ratios,
             foreign=foreign,
             gain=comparison.ratio(number, number - 1) if number else None,
         )
-        rows[one.config] = _checked_again(timed, one, place)
+        rows[one.key] = _checked_again(timed, one, place)
     return rows, baselines
 
 
@@ -396,9 +421,9 @@ def _under_ceilings(
     backend: Backend,
     protocol: TimingProtocol,
     compiler: Compiler,
-) -> tuple[dict[KernelConfig, Ratio], list[Limit]]:
+) -> tuple[dict[_Key, Ratio], list[Limit]]:
     """Each kernel's share of its instruction's ceiling, where there is one, and the ceilings; all timed in turns."""
-    uses = {one.config: _instruction(one.config) for one in contenders}
+    uses = {one.key: _instruction(one.config) for one in contenders}
     needed = dict.fromkeys(uses.values())
     if backend.foreign(arch):
         return {}, [Limit(inst, problem, reason="the kernels were assembled again for this card") for inst in needed]
@@ -414,11 +439,11 @@ def _under_ceilings(
     places = {loop.loop.inst: at for at, loop in enumerate(loops, start=len(contenders))}
     shares = {}
     for number, one in enumerate(contenders):
-        at = places.get(uses[one.config])
+        at = places.get(uses[one.key])
         if at is not None:
             # A time is of a launch, and launches differ in how much they do.
             work = trial.operations_of(problem) / loops[at - len(contenders)].operations
-            shares[one.config] = comparison.ratio(number, at).scaled(work)
+            shares[one.key] = comparison.ratio(number, at).scaled(work)
     timings = {inst: comparison.timings[at] for inst, at in places.items()}
     return shares, [dataclasses.replace(limit, timing=timings.get(limit.inst)) for limit in limits]
 
@@ -441,23 +466,41 @@ def _limit(
 
 
 def _contender(
-    config: KernelConfig, arch: Arch, problem: Problem, place: Place, protocol: TimingProtocol, compiler: Compiler
+    config: KernelConfig,
+    when: Padded,
+    arch: Arch,
+    problem: Problem,
+    place: Place,
+    protocol: TimingProtocol,
+    compiler: Compiler,
 ) -> _Contender | Row:
     """A kernel that is right, ready to be timed; the row of one that is not.
 
     It is checked on what it promises, and timed on the buffers of ``problem``, which all kernels share.
     """
     backend, own = place.demanded(), dataclasses.replace(problem, operation=config.operation)
+    copiers = None
     try:
-        _, binary = trial.build(config, arch, compiler)
-        runs = trial.validate(config, binary, backend, [*trial.validation_problems(config), own])
+        source, binary = trial.build(config, arch, compiler)
+        hostile = trial.validation_problems(config)
+        if when:
+            entry = render.padding_entry(source.symbol)
+            copiers = compiler(render.render_padding(config, arch), entry, arch)
+        runs = trial.validate(config, binary, backend, hostile if when else [*hostile, own])
+        said = runs[-1].mismatch if not runs[-1].exact else ""
+        if copiers and not said:
+            said = padding.check(config, binary, copiers, backend, own)
     except CompileError as error:
-        return Row(name(config), own, Outcome.COMPILE, error.message)
+        return Row(name(config), own, Outcome.COMPILE, error.message, padded=when)
     except Fault as fault:
-        return Row(name(config), own, Outcome(fault.outcome), fault.message)
-    if not runs[-1].exact:
-        return Row(name(config), own, Outcome.WRONG, runs[-1].mismatch)
-    return _Contender(config, own, binary, trial.subject_of(config, binary, problem, protocol.data))
+        return Row(name(config), own, Outcome(fault.outcome), fault.message, padded=when)
+    if said:
+        return Row(name(config), own, Outcome.WRONG, said, padded=when)
+    if copiers is None:
+        return _Contender(config, own, binary, trial.subject_of(config, binary, problem, protocol.data))
+    pads = when == "padded with each call"
+    series = padding.series_of(config, binary, copiers, problem, data=protocol.data, pads=pads)
+    return _Contender(config, own, binary, series, when, copiers)
 
 
 def _checked_again(row: Row, one: _Contender, place: Place) -> Row:
@@ -466,26 +509,34 @@ def _checked_again(row: Row, one: _Contender, place: Place) -> Row:
     assert row.timing is not None
     try:
         trial.demand_possible(row.problem, row.timing, backend.device)
-        run = trial.check_run(one.config, one.binary, backend, row.problem)
+        if one.copiers:
+            said = padding.check(one.config, one.binary, one.copiers, backend, row.problem)
+        else:
+            run = trial.check_run(one.config, one.binary, backend, row.problem)
+            said = "" if run.exact else run.mismatch
     except Fault as fault:
-        return Row(row.name, row.problem, Outcome(fault.outcome), fault.message, foreign=row.foreign)
-    if not run.exact:
-        return Row(row.name, row.problem, Outcome.WRONG, f"after timing: {run.mismatch}", foreign=row.foreign)
-    return row
+        return one.row(Outcome(fault.outcome), fault.message, foreign=row.foreign)
+    return one.row(Outcome.WRONG, f"after timing: {said}", foreign=row.foreign) if said else row
 
 
-def _baseline(denominator: Denominator, library: Library | None, protocol: TimingProtocol) -> Baseline:
+def baseline(denominator: Denominator, library: Library | None, protocol: TimingProtocol) -> Baseline:
+    """A denominator with its best candidate, which is not timed in turns with anything yet; or why it has none.
+
+    Raises:
+        ConfigError: no exact inputs can be made for the problem.
+    """
     if library is None:
         return Baseline(denominator, reason="there is no library of products where the kernels run")
     try:
         figure = denominators.measure(denominator, library, protocol)
-    except MissingPiece as missing:
+    except (MissingPiece, CompileError) as missing:
         return Baseline(denominator, reason=f"{missing.message}; {missing.fix}")
     if figure.best is None:
         return Baseline(denominator, reason=figure.reason)
     return Baseline(denominator, figure)
 
 
-def _recipe(baseline: Baseline, library: Library | None, protocol: TimingProtocol) -> Any:
-    assert baseline.figure is not None and library is not None
-    return denominators.recipe(baseline.figure, library, protocol.data)
+def recipe(one: Baseline, library: Library | None, protocol: TimingProtocol) -> Any:
+    """The best candidate of a baseline that has one, ready to be timed in turns with kernels."""
+    assert one.figure is not None and library is not None
+    return denominators.recipe(one.figure, library, protocol.data)

@@ -117,7 +117,11 @@ def _joined(masks: Sequence[Mask], dimensions: int) -> Mask:
     """Where all ``masks`` hold. Small ones first, so that few passes are large."""
     joined = np.ones((1,) * dimensions, dtype=np.bool_)
     for mask in sorted(masks, key=lambda m: m.size):
-        if not mask.all():
+        if mask.all():
+            continue
+        if np.broadcast_shapes(joined.shape, mask.shape) == joined.shape:
+            joined &= mask
+        else:
             joined = joined & mask
     return joined
 

@@ -19,8 +19,10 @@ Sources, by title (all NVIDIA):
 - RTX 5090: "RTX Blackwell GPU Architecture" white paper, table of GB202.
 
 Rates of tf32, f64 and 8-bit integers are those of the same documents, again without sparsity; of the B200 half and
-twice its f16 rate. bf16 products run as f16 ones that accumulate in f32. Turing has neither tf32 nor f64, and GeForce
-chips and those of their kind have no f64 in their tensor cores.
+twice its f16 rate. Each is a power of two for each multiprocessor and clock, which a test demands. The f64 rates of the
+H100 and H200 are published at a higher clock than their others, 66.9 at 1,980 MHz and the PCIe card's 51.2 at 1,755,
+and stand here at the clock beside them. bf16 products run as f16 ones that accumulate in f32. Turing has neither tf32
+nor f64, and GeForce chips and those of their kind have no f64 in their tensor cores.
 
 Multiprocessors and sizes of the L2 are those of the same documents; beside them:
 
@@ -172,7 +174,7 @@ _A100_L2, _ADA_L2, _HOPPER_L2 = 35.5, 14.7, 32.2
 
 #: Of products of other operands than f16 and bf16, of chips that are sold in several forms.
 _A100_RATES = {"tf32": 156.0, "f64": 19.5, "s8": 624.0}
-_H100_RATES = {"tf32": 494.7, "f64": 66.9, "s8": 1978.9}
+_H100_RATES = {"tf32": 494.7, "f64": 61.8, "s8": 1978.9}
 
 _T4 = Chip("T4", _equal(65.1), 320.0, 1590, None, 40, 4, 75, sustained_mhz=850, tflops={"s8": 130.0})
 _RTX_2080_TI = Chip("RTX 2080 Ti", _geforce(113.8, 56.9), 616.0, 1635, None, 68, 5.5, 75, tflops={"s8": 227.7})
@@ -197,7 +199,7 @@ _H100_PCIE = Chip(
     90,
     _HOPPER_L2,
     wmma_share=_HOPPER,
-    tflops={"tf32": 378.2, "f64": 51.2, "s8": 1513.0},
+    tflops={"tf32": 378.2, "f64": 47.3, "s8": 1513.0},
 )
 _H100_SXM = Chip(
     "H100 SXM", _equal(989.4), 3352.0, 1830, None, 132, 50, 90, _HOPPER_L2, 1980, _HOPPER, tflops=_H100_RATES

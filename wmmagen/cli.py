@@ -433,7 +433,7 @@ def _kinds(fp32: bool) -> tuple[Kind, ...]:
     """The denominators that are measured."""
     from wmmagen import bench
 
-    return bench.KINDS if fp32 else bench.KINDS[:1]
+    return tuple(kind for kind in bench.KINDS if fp32 or kind != "FP32")
 
 
 @app.command("accuracy")
@@ -497,6 +497,9 @@ def bench(
     data: TimedData = "normal",
     ceiling: WithCeiling = True,
     fp32: WithFp32 = True,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Kernels for multiples are called on padded copies of other sizes.")
+    ] = False,
     seconds: Seconds = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Keep the --json document there.")] = None,
     backend: Timer = "auto",
@@ -528,7 +531,7 @@ def bench(
     (_aside if as_json else _say)(place.first_line)
     with place:
         operation = defaults.operation_of(fixed) if wants_best else None
-        plans = series.plan(listed, kernels, target, operation, _chip_here(place.device, target))
+        plans = series.plan(listed, kernels, target, operation, pick.chip(target, place.device), padded=padded)
         kinds = _kinds(fp32)
         tables = []
         for one in plans:
@@ -546,11 +549,6 @@ def bench(
         _keep(to, document)
     _answer(document, show.series(tables, protocol, series.wins(tables)), as_json)
     return 0 if all(one.table.right for one in tables) else 1
-
-
-def _chip_here(device: str | None, target: Arch) -> Chip:
-    """The chip that estimates are of beside what ``device`` runs: the card itself, or the usual one of ``target``."""
-    return chips.find(device or "") or pick.chip(target)
 
 
 def _demand_writable(file: Path) -> None:
@@ -604,11 +602,12 @@ def measure_ladder(
             raise RequestError("--read measures nothing, so there is nothing for --to and --only", "leave them out")
         record, kept = rungs.read(read), None
     else:
-        target, size, protocol = _arch(arch), config.read_size(problem), _protocol(mode, data, seconds)
+        target, protocol = _arch(arch), _protocol(mode, data, seconds)
+        size = rungs.of_one(*config.read_batch(problem))
         benchmark.demand_product(size)
         with pick.pick(backend, target) as place:
             (_aside if as_json else _say)(place.first_line)
-            chip = _chip_here(place.device, target)
+            chip = pick.chip(target, place.device)
             top = known.best(defaults.operation_of({}), target, size, chip)
             steps = rungs.chosen(rungs.climb(target, size, top.config, top.words), only or ())
             kept = to or rungs.file_of(target, size, str(place.device))
@@ -927,6 +926,9 @@ def emit(
     ] = None,
     arch: ArchName = None,
     symbol: Symbol = None,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Also what calls it with any size, on padded copies of the operands.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -945,7 +947,7 @@ def emit(
     else:
         target = _arch(arch)
         kernel = _legal(str(text), target, strict_isa=False)
-    files = emission.emit(kernel, target, to, symbol=symbol, evidence=evidence, overwrite=overwrite)
+    files = emission.emit(kernel, target, to, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite)
     selftest = emission.selftest_command(files, target)
     document = {
         "name": config.name(kernel),

@@ -471,6 +471,15 @@ def _enum_reader(kind: type[StrEnum]) -> Callable[[str, str], StrEnum]:
     return read
 
 
+def _read_residue(key: str, text: str) -> Residue:
+    if text == "padded":
+        raise ConfigError(
+            "residue=padded is no kernel: one for multiples is called on padded copies",
+            "residue=exact, and wmmagen emit --padded for the launcher that makes the copies",
+        )
+    return Residue(_enum_reader(Residue)(key, text))
+
+
 def _read_type(key: str, text: str) -> ElementType:
     if text in ABSENT_TYPES:
         raise ConfigError(f"{key}={text}: {ABSENT_TYPES[text]}", "types: " + " ".join(ELEMENT_TYPES))
@@ -561,7 +570,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "d": _read_type,
     "layout": _enum_reader(Layout),
     "epilogue": lambda key, text: epilogues.read(text),
-    "residue": _enum_reader(Residue),
+    "residue": _read_residue,
     "align_a": _read_alignment,
     "align_b": _read_alignment,
     "align_d": _read_alignment,

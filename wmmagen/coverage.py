@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from wmmagen.config import KernelConfig, Operation, Residue, spell, values_of
+from wmmagen.config import Batch, KernelConfig, Layout, Operation, Reduction, Residue, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
@@ -83,3 +83,24 @@ def demand(config: KernelConfig) -> None:
     sentences = missing(config)
     if sentences:
         raise NotGeneratedYet("\n".join(sentences), "choose one of the values that are made today")
+
+
+def demand_padding(config: KernelConfig) -> None:
+    """Return where ``config`` can be called on padded copies.
+
+    Raises:
+        NotGeneratedYet: it cannot; the message says why.
+    """
+    o = config.operation
+    reasons = {
+        "it takes all sizes itself (residue=predicated)": o.residue is not Residue.EXACT,
+        "copies of a batch are not made (batch)": o.batch is not Batch.NONE,
+        "its splits have a workspace or zeros of their own (reduction)": config.reduction is not Reduction.NONE,
+        "copies of C and D are made in rows (cd)": o.cd is not Layout.RR,
+        "what chains of steps add is not copied (epilogue)": not o.epilogue.simple or o.c is not None,
+    }
+    if broken := [why for why, holds in reasons.items() if holds]:
+        raise NotGeneratedYet(
+            f"{config} is not called on padded copies: {'; '.join(broken)}",
+            "residue=exact,batch=none,split_k=1,reduction=none,cd=rr with epilogue=none or linear",
+        )

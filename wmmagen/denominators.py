@@ -1,5 +1,9 @@
 """What the times of kernels are divided by: cuBLASLt with the same types, and cuBLASLt in FP32.
 
+Of a chain of steps these are the product alone. Beside them stand two that do all of it: cuBLASLt with its own
+epilogue, where it has one that is the same, and its product with a kernel of all other steps behind it, in one launch.
+That kernel reads sums that were rounded to D, so what is right for it is what the steps make of those.
+
 Each is the best of the candidates that the library's own heuristic proposes, by the protocol that kernels are timed by.
 A candidate is timed only where its result is the exact one, bit for bit, under the same verdict as a kernel's: one that
 splits K and adds its parts in half precision may drop out here. What the library does not offer is said, never guessed.
@@ -14,15 +18,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from wmmagen import layout, reference
+from wmmagen import elementwise, layout, reference
 from wmmagen.backends import Bytes, Pointer
-from wmmagen.backends.product import Candidate, Candidates, Library, LibraryProduct
+from wmmagen.backends.product import EPILOGUES, Behind, Candidate, Candidates, Library, LibraryProduct
 from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import Layout, Operation, Problem
 from wmmagen.dtypes import F32
 from wmmagen.epilogue import Epilogue
 from wmmagen.errors import Fault
-from wmmagen.layout import Image, Shifts
+from wmmagen.layout import Array, Image, Shifts
+from wmmagen.reference import Span
 from wmmagen.timing import Data, Timing, TimingProtocol
 from wmmagen.trial import (
     Case,
@@ -35,7 +40,7 @@ from wmmagen.trial import (
     tflops,
 )
 
-Kind = Literal["same types", "FP32"]
+Kind = Literal["same types", "FP32", "own epilogue", "kernel behind"]
 
 #: Extents of the tile around which the checked problems are made, and their stages: small, and no power of two.
 _TILE = (48, 80, 40)
@@ -49,18 +54,54 @@ class Denominator:
     """A problem as the library is asked for it.
 
     Attributes:
-        kind: which of the two.
+        kind: which of them.
         asked: the kernel's problem.
         problem: the library's: the same, or the same in f32 throughout, with the same leading dimensions in elements.
+        reason: why the library cannot be asked for it; empty where it can.
     """
 
     kind: Kind
     asked: Problem
     problem: Problem
+    reason: str = ""
 
     def __str__(self) -> str:
         o = self.problem.operation
         return f"cuBLASLt {self.kind} ({o.a.name}, {o.acc.name}, {o.d.name}) {self.problem}"
+
+    def case(self) -> Case | BatchCase:
+        """Exact inputs, and what is right for them.
+
+        Raises:
+            ConfigError: none can be made for the problem.
+        """
+        case = checked_case(self.problem)
+        if isinstance(case, BatchCase) or self.kind not in _OF_CHAINS:
+            return case
+        return dataclasses.replace(case, want=_behind(case) if self.kind == "kernel behind" else _own(case), check=None)
+
+    def product(self, library: Library) -> LibraryProduct:
+        """What the library is asked for.
+
+        Raises:
+            CompileError: the kernel behind it is refused.
+            MissingPiece: there is no compiler here.
+        """
+        problem, images = self.problem, images_of(self.problem)
+        product = product_of(problem, images)
+        if self.kind == "own epilogue":
+            number = names_of(problem).index("bias_col") if problem.operation.epilogue.has("bias_col") else None
+            return dataclasses.replace(
+                product,
+                epilogue=EPILOGUES[_words(problem.operation)],
+                bias=None if number is None else Pointer(number, images[number].offset),
+            )
+        if self.kind == "kernel behind":
+            rest = problem.doing(elementwise.rest_of(problem.operation))
+            places = [(n, i) for n, i in zip(names_of(problem), images, strict=True) if isinstance(i, Image)]
+            cubin = library.compiled(elementwise.text_of(rest), elementwise.ENTRY)
+            return dataclasses.replace(product, behind=Behind(cubin, elementwise.launch_of(rest, places)))
+        return product
 
     def buffers(self, data: Data) -> tuple[Bytes, ...]:
         """The buffers for timing: exact integers, or the normal values that the kernel is timed on, in these types.
@@ -72,11 +113,7 @@ class Denominator:
 
     def normal_buffers(self) -> tuple[Bytes, ...]:
         """Normal values, those that the kernel is timed on."""
-        if self.problem.operation.batched:
-            return normal_buffers(self.problem, self.asked)
-        *operands, d = layout.images(self.problem)
-        values = reference.normal_inputs(self.asked)
-        return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
+        return normal_buffers(self.problem, self.asked)
 
 
 @dataclass(frozen=True)
@@ -134,14 +171,50 @@ def _median_us(one: Tried) -> float:
     return one.timing.median_us
 
 
-def denominators(problem: Problem) -> tuple[Denominator, Denominator]:
-    """Both of them: the same types, then FP32. Of a chain of steps they are the product alone, without its steps."""
-    asked = problem.doing(_plain(problem.operation))
+def denominators(problem: Problem) -> tuple[Denominator, ...]:
+    """The same types, then FP32: of a chain of steps the product alone, without its steps.
+
+    Behind them, where there is a chain and no batch, what does all of it.
+    """
+    asked = problem.doing(plain(problem.operation))
     single = dataclasses.replace(asked, operation=_in_f32(asked.operation))
-    return Denominator("same types", asked, asked), Denominator("FP32", asked, single)
+    two = Denominator("same types", asked, asked), Denominator("FP32", asked, single)
+    if problem.operation.epilogue.simple or problem.operation.batched:
+        return two
+    own, behind = _refusals(problem.operation)
+    return (
+        *two,
+        Denominator("own epilogue", problem, problem, own),
+        Denominator("kernel behind", problem, problem, behind),
+    )
 
 
-def _plain(operation: Operation) -> Operation:
+def _words(operation: Operation) -> tuple[str, ...]:
+    """The steps that are neither alpha nor beta."""
+    return tuple(step.word for step in elementwise.rest_of(operation).epilogue.steps)
+
+
+def _refusals(operation: Operation) -> tuple[str, str]:
+    """Why the library's own epilogue, and a kernel behind its product, cannot be asked for; empty where they can."""
+    o = operation
+    scaled = f"cuBLASLt takes C in D's type alone, {o.d.name}" if o.scaled and o.added != o.d else ""
+    words = _words(o)
+    if o.cd is not Layout.RR:
+        rows = "what does a whole chain is asked for a C and a D in rows alone"
+        return rows, rows
+    if words not in EPILOGUES:
+        return f"cuBLASLt has no epilogue that is {o.epilogue}; of these: {', '.join(map('+'.join, EPILOGUES))}", scaled
+    if o.epilogue.adds and o.added != o.d:
+        return f"cuBLASLt is asked for C and a bias in D's type alone, {o.d.name}", scaled
+    return "", scaled
+
+
+def names_of(problem: Problem) -> tuple[str, ...]:
+    """The matrices and vectors of a call, in the order of its buffers."""
+    return (*layout.operand_names(problem.operation), "D")
+
+
+def plain(operation: Operation) -> Operation:
     """What a library has of an operation: factors and a C of D's type, and none of the steps behind them."""
     epilogue = Epilogue.LINEAR if operation.scaled else Epilogue.NONE
     return dataclasses.replace(operation, epilogue=epilogue, c=None)
@@ -158,8 +231,12 @@ def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProd
     and the library takes those in the order of memory.
     """
     p, o = problem, problem.operation
-    a, b, *rest = (Pointer(number, image.offset) for number, image in enumerate(images))
-    reads_c = p.reads_c
+    at = {
+        name: Pointer(number, image.offset)
+        for number, (name, image) in enumerate(zip(names_of(p), images, strict=True))
+    }
+    # A user's formula may read a C that alpha and beta know nothing of.
+    reads_c = p.reads_c and o.scaled
     return LibraryProduct(
         m=p.m,
         n=p.n,
@@ -172,11 +249,11 @@ def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProd
         lda=p.lda,
         ldb=p.ldb,
         ldd=p.ldd,
-        a=a,
-        b=b,
-        d=rest[-1],
+        a=at["A"],
+        b=at["B"],
+        d=at["D"],
         ldc=p.ldc if reads_c else 0,
-        c=rest[0] if reads_c else None,
+        c=at["C"] if reads_c else None,
         alpha=p.alpha,
         beta=p.beta,
         batch=p.batch,
@@ -184,6 +261,38 @@ def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProd
         c_row_major=o.c_row_major,
         d_row_major=o.d_row_major,
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is right for those that compute a whole chain.
+
+_OF_CHAINS: tuple[Kind, ...] = ("own epilogue", "kernel behind")
+#: The largest relative error of the hardware's tanh, which a library may take. PTX ISA, tanh.approx.f32.
+_TANH_ERROR = 2.0**-11
+
+
+def _sums(inputs: reference.Inputs) -> Array:
+    p = inputs.problem
+    return reference.product(inputs) if p.alpha else np.zeros((p.m, p.n), np.int64)
+
+
+def _behind(case: Case) -> Array | Span:
+    """What the steps make of a product that was rounded to D."""
+    p, inputs = case.problem, case.inputs
+    product = p.doing(plain(p.operation))
+    held = reference.round_once(reference.finish(product, _sums(inputs), inputs.c), p.operation.d)
+    rest, read = p.doing(elementwise.rest_of(p.operation)), reference.whole(inputs)
+    if rest.operation.epilogue.exact:
+        return reference.round_once(reference.finish(rest, held, inputs.c, read), p.operation.d)
+    return reference.span_of(rest, held, inputs.c, read)
+
+
+def _own(case: Case) -> Array | Span | None:
+    """What the library's epilogue may make of exact sums: where it has a tanh, that of the hardware is right, too."""
+    p, inputs, want = case.problem, case.inputs, case.want
+    if not isinstance(want, Span):
+        return reference.expected(inputs) if want is None else want
+    return reference.span_of(p, _sums(inputs), inputs.c, reference.whole(inputs), _TANH_ERROR)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -266,8 +375,9 @@ def measure(denominator: Denominator, library: Library, protocol: TimingProtocol
         MissingPiece: the library is not here.
         ConfigError: no exact inputs can be made for the problem.
     """
-    case = checked_case(denominator.problem)
-    product = product_of(denominator.problem, case.images)
+    if denominator.reason:
+        return Figure(denominator, "", (), denominator.reason)
+    case, product = denominator.case(), denominator.product(library)
     answer = library.candidates(product)
     buffers = denominator.buffers(protocol.data)
     tried = [_try(library, product, one, case, buffers, protocol) for one in answer.found]
@@ -282,10 +392,9 @@ def measure(denominator: Denominator, library: Library, protocol: TimingProtocol
 
 def recipe(figure: Figure, library: Library, data: Data) -> Any:
     """The best candidate of ``figure``, ready to be timed in turns with kernels on ``data``."""
-    best, problem = figure.best, figure.denominator.problem
+    best, denominator = figure.best, figure.denominator
     assert best is not None
-    product = product_of(problem, images_of(problem))
-    return library.recipe(product, best.candidate, figure.denominator.buffers(data))
+    return library.recipe(denominator.product(library), best.candidate, denominator.buffers(data))
 
 
 def _try(

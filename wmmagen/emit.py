@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from wmmagen import manifest, render
+from wmmagen import coverage, manifest, render
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig
 from wmmagen.errors import ConfigError, RequestError
@@ -23,7 +23,7 @@ _PROSE = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')
 #: Beginnings of names that belong to CUDA, to the C++ library or to what wmmagen itself declares.
 _TAKEN = ("cuda", "cu_", "CU", "nv", "wmma", "WMMA", "std", "__")
 #: What an emitted kernel's further names end with; another kernel's name may not.
-_ENDINGS = ("_kernel", "_supports", "_status_text", "_workspace_bytes", "_selftest")
+_ENDINGS = ("_kernel", "_supports", "_status_text", "_workspace_bytes", "_selftest", "_padded")
 #: C and C++ words, and names of the C library and of CUDA's headers that every file of a program sees.
 _RESERVED = frozenset(
     """
@@ -86,29 +86,38 @@ def emit(
     *,
     symbol: str | None = None,
     evidence: Evidence | None = None,
+    padded: bool = False,
     overwrite: bool = False,
 ) -> tuple[Path, ...]:
     """Write the files for another project into ``folder``, which is made where it is missing.
 
     These are ``<symbol>.cu``, ``<symbol>.h``, ``<symbol>_selftest.cu`` and ``manifest.json``, in which every kernel of
-    the folder has its entry.
+    the folder has its entry. Asked for ``padded``, ``<symbol>_padded.cu`` and ``<symbol>_padded.h`` stand before the
+    manifest.
 
     Args:
         symbol: the exported function; the canonical name where it is None.
         evidence: kept in the manifest.
+        padded: write what calls the kernel with any size, on padded copies, too.
         overwrite: replace files of other content.
 
     Raises:
         ConfigError: ``symbol`` cannot name a function.
-        NotGeneratedYet: no template makes ``config``.
+        NotGeneratedYet: no template makes ``config``, or it cannot be called on padded copies.
         RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
     """
     source = source_of(config, arch, symbol=symbol)
     name = source.symbol
+    more: dict[Path, str] = {}
+    if padded:
+        coverage.demand_padding(config)
+        more[folder / f"{name}_padded.cu"] = render.render_padding(config, arch, symbol=name)
+        more[folder / f"{name}_padded.h"] = render.render_padding_header(config, arch, symbol=name)
     texts = {
         folder / f"{name}.cu": source.text,
         folder / f"{name}.h": render.render_header(config, arch, symbol=name),
         folder / f"{name}_selftest.cu": render.render_selftest(config, arch, symbol=name),
+        **more,
     }
     for path, text in texts.items():
         _demand_free(path, text, overwrite)
@@ -122,7 +131,7 @@ def emit(
 
 def selftest_command(files: Sequence[Path], arch: Arch) -> str:
     """The command that builds and runs the self-test of what :func:`emit` wrote, for a shell."""
-    kernel, _, selftest, _ = files
+    kernel, _, selftest, *_ = files
     program = os.path.join(os.curdir, selftest.with_suffix(""))  # an absolute path stays what it is
     built = shlex.join(["nvcc", f"-arch={arch}", "-o", program, str(kernel), str(selftest)])
     return f"{built} && {shlex.quote(program)}"

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from wmmagen import arch as archs
-from wmmagen import bench, chips, choose, emit, estimate, nvrtc, tune
+from wmmagen import bench, choose, emit, estimate, nvrtc, tune
 from wmmagen.arch import Arch
+from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
 from wmmagen.bench import Table
 from wmmagen.choose import Choice
@@ -253,7 +254,7 @@ def sweep(request: Request, place: Place, on_record: OnRecord) -> Result:
 def _guess(request: Request, place: Place) -> tune.Guess | None:
     """What orders the first trials: the estimate for the card that is here, or for the usual one of ``arch``."""
     arch, problem = request.arch, request.problem
-    chip = (chips.find(place.device or "") if place.ranks else None) or chips.usual(arch.sm)
+    chip = pick.chip(arch, place.device if place.ranks else None)
     if not estimate.priced(request.operation, chip):
         return None
     return lambda config: estimate.estimate(config, arch, chip, problem).us

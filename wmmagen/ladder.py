@@ -92,6 +92,21 @@ class Step:
     refused: str = ""
 
 
+def of_one(size: tuple[int, int, int], batch: int) -> tuple[int, int, int]:
+    """``size``, M, N and K, for a ladder, whose rungs are kernels of one product.
+
+    Raises:
+        RequestError: ``batch`` products are asked for, and that is not one.
+    """
+    if batch != 1:
+        shape = "x".join(map(str, size))
+        raise RequestError(
+            f"{shape}@{batch} is a batch, and the rungs of a ladder are kernels of one product",
+            f"--problem {shape}, or wmmagen bench --problem {shape}@{batch}",
+        )
+    return size
+
+
 def climb(arch: Arch, size: tuple[int, int, int], best: KernelConfig | None = None, words: str = "") -> list[Step]:
     """The rungs on ``arch`` for ``size``, and behind them the best kernel that is known.
 

@@ -22,6 +22,7 @@ from wmmagen.config import Operation, Problem
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, along_row
 from wmmagen.errors import ConfigError
+from wmmagen.pieces import over_rows
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -236,7 +237,12 @@ class Image:
         if values.shape != (self.rows, self.cols):
             raise ValueError(f"the image is {self.rows}x{self.cols}, the values are {list(values.shape)}")
         buffer, matrix = self._framed()
-        matrix[:] = encode(values, self.element)
+        lines, given = (matrix, values) if self.row_major else (matrix.T, values.T)
+
+        def some(first: int, end: int) -> None:
+            lines[first:end] = encode(given[first:end], self.element)
+
+        over_rows(self.lines, self.length, some)
         return buffer
 
     def blank(self) -> Bytes:

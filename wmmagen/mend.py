@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wmmagen import coverage, derive, rules, space
@@ -21,6 +22,7 @@ from wmmagen.config import (
     Operation,
     Overflow,
     Problem,
+    Residue,
     read_value,
     spell,
     values_of,
@@ -35,11 +37,16 @@ _JUDGED = 2000
 _ORDER = (
     "pad_a", "pad_b", "pad_d", "store", "stages", "copy", "arrange_a", "arrange_b", "fragment_buffers", "min_blocks",
     "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "reduction",
-    "inst", "overflow", "acc", "d", "cd", "layout", "a",
+    "residue", "inst", "overflow", "acc", "d", "cd", "layout", "a",
 )  # fmt: skip
 
 #: Keys of an operation that are structure.
-_CHOICES: Mapping[str, tuple[Any, ...]] = {"layout": tuple(Layout), "cd": tuple(Layout), "overflow": tuple(Overflow)}
+_CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "layout": tuple(Layout),
+    "cd": tuple(Layout),
+    "overflow": tuple(Overflow),
+    "residue": tuple(Residue),
+}
 
 Point = Mapping[str, Any]
 
@@ -165,9 +172,9 @@ def _config(point: Point) -> KernelConfig:
 
 
 def _asked(problem: Problem, operation: Operation) -> Problem:
-    """The same call of another operation: sizes stay, and leading dimensions follow the layout."""
-    if operation == problem.operation:
-        return problem
+    """The same call of another operation: sizes stay, and leading dimensions follow the layout where that changes."""
+    if operation.layout == problem.operation.layout:
+        return replace(problem, operation=operation)
     return Problem.packed(operation, problem.m, problem.n, problem.k, batch=problem.batch)
 
 

@@ -138,6 +138,10 @@ EDGE_AHEAD = (
     "residue=predicated,layout=rc,warps=2x2,frags=1x2,k_steps=2,copy=cpasync,stages=3,fragment_buffers=2,"
     "store=staged,d=f16"
 )
+EDGE_AHEAD_SCALED = (
+    "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=4,fragment_buffers=2,"
+    "store=staged,d=f16,epilogue=linear"
+)
 EDGE_LD1 = "residue=predicated,layout=cc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,align_d=2"
 EDGE_LD2 = "residue=predicated,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
 NARROW_GLOBAL = "inst=32x8x16,layout=rc,feed=global,warps=1x2,frags=1x2,k_steps=2,store=staged"
@@ -820,6 +824,11 @@ _EDGES = (
         "edge-copies-early", "a slice at an edge is copied into a stage that other warps still read", HERE,
         (Edit("      __syncthreads();  // every warp has read the slice before, whose stage is filled\n", ""),),
         (EDGE_CP, EDGE_CP_STAGED), ("race",), visible=False,
+    ),
+    Mutant(
+        "edge-read-without-alpha", "the first slices are copied where alpha is 0 and there are none to sum", HERE,
+        (Edit("    if (stage < slices) {\n      if (whole", "    if (stage < max(slices, inner)) {\n      if (whole"),),
+        (EDGE_CP_STAGED, EDGE_AHEAD_SCALED), ("early-write", "early-read", "race"), _WRONG, visible=False,
     ),
     Mutant(
         "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",

@@ -45,6 +45,8 @@ def work_of(config: KernelConfig, binary: Binary) -> Work:
     """
     known = derive.values(config)
     block = known["BLOCK_M"], known["BLOCK_N"]
-    problems = (Problem.packed(config.operation, *block, slices * known["BLOCK_K"]) for slices in SLICES)
+    # Blocks that share the slices have two and four each.
+    lengths = SLICES if known["SPLIT_K"] == 1 else (2 * known["SPLIT_K"], 4 * known["SPLIT_K"])
+    problems = (Problem.packed(config.operation, *block, slices * known["BLOCK_K"]) for slices in lengths)
     shorter, longer = (count(config, binary, problem) for problem in problems)
-    return work.from_counts(shorter, longer, SLICES)
+    return work.from_counts(shorter, longer, lengths)

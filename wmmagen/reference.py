@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ from wmmagen.epilogue import BIASES, VECTORS, Epilogue, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
 from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
+from wmmagen.pieces import over_rows
 from wmmagen.rounding import (
     SINGLE_LIMIT,
     SINGLE_UNITS,
@@ -74,6 +77,8 @@ _SCALES = (0.5, 1.0, 2.0, -1.0, 3.0, -0.25)
 _STREAM = 0x10000019
 #: Four streams of values are drawn per seed, told apart by 4 · seed + 0 … 3 in 32 bits.
 MAX_SEED = 2**30 - 1
+#: Matrices of so many elements are kept for the next problem that draws them.
+_LARGE = 1 << 20
 #: Standard deviation of normal-distributed 8-bit operands; 4 of them reach the end of the type.
 _INT_SIGMA = 32.0
 
@@ -252,10 +257,6 @@ def _largest_c(problem: Problem) -> int:
     return most
 
 
-#: Elements of a matrix that are made at a time; as 64-bit numbers they fit into a core's own cache.
-_AT_A_TIME = 1 << 16
-
-
 def _mix(x: Array) -> Array:
     """A bijection of ``uint32`` in which every input bit moves every output bit: xorshift and multiply, in place."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -285,19 +286,30 @@ def _in_range(hashed: Array, count: int) -> Array:
 
 
 def _nonzero(rows: int, cols: int, amplitude: int, signed: bool, salt: int) -> Array:
-    """Rows × cols ``int32`` of magnitude 1 … amplitude: no zeros, so every term of a sum counts."""
+    """Rows × cols ``int32`` of magnitude 1 … amplitude, read-only: no zeros, so every term of a sum counts."""
+    make = _large_nonzero if rows * cols >= _LARGE else _small_nonzero
+    return make(rows, cols, amplitude, signed, salt)
+
+
+def _small_nonzero(rows: int, cols: int, amplitude: int, signed: bool, salt: int) -> Array:
     found = np.empty((rows, cols), np.int32)
-    # A few rows at a time: the wider numbers of a whole matrix would be far from every cache, which takes most of it.
-    some = max(1, _AT_A_TIME // max(cols, 1))
-    for first in range(0, rows, some):
-        hashed = _hashed(min(some, rows - first), cols, salt, first)
+
+    def some(first: int, end: int) -> None:
+        hashed = _hashed(end - first, cols, salt, first)
         if signed:
             values = _in_range(hashed, 2 * amplitude) - amplitude
             values += values >= 0
         else:
             values = _in_range(hashed, amplitude) + 1
-        found[first : first + some] = values
+        found[first:end] = values
+
+    over_rows(rows, cols, some)
+    found.setflags(write=False)
     return found
+
+
+#: A and B of one problem: often those of the same problem in other types, too.
+_large_nonzero = lru_cache(maxsize=2)(_small_nonzero)
 
 
 def _thin(a: Array, kept: int, salt: int) -> Array:
@@ -411,9 +423,23 @@ def _largest(values: Array, axis: int | None = None) -> int:
     """The largest sum of |values| along ``axis``, or the largest |value| for None; 0 where there is none."""
     if not values.size:
         return 0
-    # int64 also takes the magnitude of the lowest int32; the values are far from the lowest int64.
-    magnitude = np.abs(values) if values.dtype == np.int32 else np.abs(values.astype(np.int64))
-    return int(magnitude.max() if axis is None else magnitude.sum(axis, dtype=np.int64).max())
+    if axis is None:
+        return max(int(values.max()), -int(values.min()))
+    rows, cols = values.shape
+    sums = np.zeros(rows if axis else cols, np.int64)
+    lock = threading.Lock()
+
+    def some(first: int, end: int) -> None:
+        # int64 also takes the magnitude of the lowest int32; the values are far from the lowest int64.
+        part = np.abs(values[first:end].astype(np.int64)).sum(axis)
+        if axis:
+            sums[first:end] = part
+        else:
+            with lock:
+                sums[:] += part
+
+    over_rows(rows, cols, some)
+    return int(sums.max())
 
 
 def cheap_bound(a: Array, b: Array) -> int:
@@ -823,21 +849,122 @@ class Span:
 
     def seen(self, got: Array) -> float:
         """How far the farthest element of ``got``, finite values of D, lies from its ``float64`` value, in ulp of D."""
-        return float((np.abs(got.astype(np.float64) - self.value) / ulp(self.value, self.element)).max(initial=0.0))
+        farthest = []
+
+        def some(first: int, end: int) -> None:
+            value = self.value[first:end]
+            far = np.abs(got[first:end].astype(np.float64) - value) / ulp(value, self.element)
+            farthest.append(float(far.max(initial=0.0)))
+
+        over_rows(len(got), got.size // max(len(got), 1), some)
+        return max(farthest, default=0.0)
 
     def holds(self, got: Array) -> Mask:
         """Which elements of ``got`` are right; NaN is not."""
-        return np.asarray((self.low <= got) & (got <= self.high))
+        if got.shape != self.low.shape:
+            return np.asarray((self.low <= got) & (got <= self.high))
+        found = np.empty(got.shape, np.bool_)
+
+        def some(first: int, end: int) -> None:
+            part = got[first:end].astype(np.float64)
+            found[first:end] = (self.low[first:end] <= part) & (part <= self.high[first:end])
+
+        over_rows(len(got), got.size // max(len(got), 1), some)
+        return found
 
 
-def span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array]) -> Span:
+def span_of(
+    problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array], tanh_error: float = 0.0
+) -> Span:
     """What a chain with functions may make of exact sums.
+
+    Large ones are made of few different numbers: what a chain makes of each choice of them is looked up.
 
     Args:
         sums, c, beside: as for :func:`finish`.
+        tanh_error: relative, of what computes a GELU by tanh in the last step: x/2·(1 + tanh(y)) is off by |x|/2 times
+            it at most, for tanh(y) is no more than 1.
     """
+    read = {name: values for name, values in beside.items() if problem.operation.epilogue.has(name)}
+    told = _Told.of(sums, {"c": c, **read}) if sums.size >= _LARGE else None
+    if told is None:
+        return _span_of(problem, sums, c, beside, tanh_error)
+    each = {name: told.each(name) for name in ("c", *read)}
+    other_c = each.pop("c")
+    span = _span_of(problem, told.sums, None if c is None else other_c, each, tanh_error)
+    low, high, value = (told.spread(values) for values in (span.low, span.high, span.value))
+    return Span(span.element, value, low, high)
+
+
+#: Choices of numbers of which a table is made.
+_MOST_CHOICES = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """Every choice of the numbers that elements are made of, in a fixed order, and which one an element is.
+
+    Attributes:
+        values: the different numbers, by name; the sums are named "".
+        index: of each element's choice.
+    """
+
+    values: Mapping[str, Array]
+    index: Array
+
+    @classmethod
+    def of(cls, sums: Array, read: Mapping[str, Array | None]) -> _Told | None:
+        """The choices of what the elements of ``sums`` read; None where they are too many."""
+        values: dict[str, Array] = {}
+        index: Array = np.zeros(sums.shape, np.int32)
+        for name, held in {"": sums, **read}.items():
+            if held is None:
+                values[name] = np.zeros(1)
+                continue
+            numbers, places = _different(np.asarray(held))
+            values[name] = numbers
+            if math.prod(v.size for v in values.values()) > _MOST_CHOICES:
+                return None
+            index *= np.int32(numbers.size)
+            index += places
+        return cls(values, index)
+
+    def each(self, name: str) -> Array:
+        """One of the numbers in every choice."""
+        sizes = [v.size for v in self.values.values()]
+        place = list(self.values).index(name)
+        repeats, turns = math.prod(sizes[place + 1 :]), math.prod(sizes[:place])
+        return np.tile(np.repeat(self.values[name], repeats), turns)
+
+    @property
+    def sums(self) -> Array:
+        return self.each("")
+
+    def spread(self, values: Array) -> Array:
+        """What was made of each choice, for every element."""
+        return np.take(np.broadcast_to(values, math.prod(v.size for v in self.values.values())), self.index)
+
+
+def _different(held: Array) -> tuple[Array, Array]:
+    """The numbers among which all of ``held`` are, and the place of each; integers need no sorting."""
+    low, high = held.min().item(), held.max().item()
+    if high - low < _MOST_CHOICES:
+        places = (held.astype(np.float64) - low).astype(np.int32)
+        if held.dtype.kind in "iu" or np.array_equal(low + places, held):
+            return np.arange(int(high - low) + 1) + low, places
+    numbers, places = np.unique(held, return_inverse=True)
+    return numbers, places.astype(np.int32).reshape(held.shape)
+
+
+def _span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array], tanh_error: float) -> Span:
     d, found, value = problem.operation.d, between(problem, sums, c, beside), finish(problem, sums, c, beside)
-    low, high, near = (round_once(end, d).astype(np.float64) for end in (found.low, found.high, value))
+    more = np.zeros(1)
+    if tanh_error:
+        e = problem.operation.epilogue
+        before = problem.doing(replace(problem.operation, epilogue=e.with_steps(e.steps[:-1])))
+        more = np.abs(finish(before, sums, c, beside).astype(np.float64)) / 2 * tanh_error
+    ends = (found.low - more, found.high + more, value)
+    low, high, near = (round_once(end, d).astype(np.float64) for end in ends)
     return Span(d, value, np.minimum(low, near), np.maximum(high, near))
 
 

@@ -170,6 +170,34 @@ def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None
     )
 
 
+def render_padding(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
+    """The ``.cu`` that calls the launcher which :func:`render` exports under ``symbol``, on padded copies."""
+    return _fill("padding.cu.jinja", _padding(config, arch, symbol or name_of(config)))
+
+
+def render_padding_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
+    """The header of :func:`render_padding`, for C and C++."""
+    symbol = symbol or name_of(config)
+    return _fill("padding.h.jinja", _padding(config, arch, symbol), guard=include_guard(f"{symbol}_padded"))
+
+
+def padding_entry(symbol: str) -> str:
+    """The kernel of :func:`render_padding` that copies operands; beside it stands one for what has D's type."""
+    return f"{symbol}_pad_kernel"
+
+
+def _padding(config: KernelConfig, arch: Arch, symbol: str) -> dict[str, Any]:
+    o = config.operation
+    return {
+        **_words(config),
+        **_answers(rules.Status.WORKSPACE, batched=False),
+        "arch": arch.name,
+        "symbol": symbol,
+        "options": f" --symbol {symbol}" if symbol != name_of(config) else "",
+        "headers": sorted({t.header for t in (o.a, o.d) if t.header}),
+    }
+
+
 def include_guard(symbol: str) -> str:
     """The macro of the header of the launcher ``symbol``."""
     return f"WMMAGEN_{symbol}_H"
@@ -240,6 +268,71 @@ def render_loop(
         "saturated": "",
     }
     return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
+
+
+def render_elementwise(operation: Operation, kernel: str, constants: Mapping[str, tuple[int, str]]) -> str:
+    """The epilogue of ``operation`` on a D that is in memory already: ``elementwise.cu.jinja``.
+
+    Args:
+        operation: a chain of steps on a row-major D of floating type.
+        kernel: the kernel's symbol.
+        constants: ``THREADS``, ``VECTOR`` and ``ROWS``, each with its value and meaning.
+    """
+    o, e = operation, operation.epilogue
+    columns, held = [vector for vector in e.vectors if not along_row(vector)], _held(o)
+    of_columns = [
+        f"const {_struct(vector)} {held[vector]} = *reinterpret_cast<const {_struct(vector)}*>({vector} + col);"
+        for vector in columns
+    ]
+    spelt = {
+        **{matrix: _widened(o.added, f"{matrix}[i].of[e]") for matrix in e.matrices},
+        **_spelt_vectors(o),
+        "row": "row_of_d",
+        "col": f"static_cast<{o.factor.storage}>(col + e)",
+    }
+    pointers = [f"const {o.added.storage}* __restrict__ {matrix.upper()}" for matrix in e.matrices]
+    pointers += [f"const {o.vector_type(vector).storage}* __restrict__ {vector}" for vector in e.vectors]
+    numbers = [f"int ld{matrix}" for matrix in e.matrices] + [f"{o.factor.storage} {scalar}" for scalar in e.scalars]
+    chain = {
+        "added": o.added,
+        "matrices": e.matrices,
+        "parameters": "".join(f", {one}" for one in pointers),
+        "numbers": "".join(f", {one}" for one in numbers),
+        "added_vectors": bool(e.matrices) or "bias_col" in columns,
+        "scale_vectors": "scale_col" in columns,
+        "of_columns": of_columns,
+        "of_row": _of_line_of_d(o, "first + i"),
+        "uses": frozenset().union(*(formula.operations(step.formula) for step in e.steps)),
+        "precise": precise(o.d),
+        "statements": _statements(e, spelt),
+    }
+    declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
+    context = {
+        "kernel": kernel,
+        "d": o.d,
+        "factor": o.factor.storage,
+        "headers": sorted({t.header for t in (o.d, o.added) if t.header}),
+        "words": [f"{step.word:<8} {formula.text(step.formula)}" for step in e.steps],
+        "v": {name: value for name, (value, _) in constants.items()},
+        "chain": chain,
+    }
+    return _fill("elementwise.cu.jinja", context, constants=declared)
+
+
+def _struct(vector: str) -> str:
+    """What holds the elements of a column's vector that belong to a lane."""
+    return "Added" if vector in BIASES else "Scales"
+
+
+def _spelt_vectors(o: Operation) -> dict[str, str]:
+    """What formulas call the elements of vectors, where they are loaded."""
+    held = _held(o)
+    places = [vector for vector in o.epilogue.vectors if not _of_line(o, vector)]
+    return {
+        **{v: held[v] for v in o.epilogue.vectors if _of_line(o, v)},
+        **{v: _widened(o.added, f"{held[v]}.of[e]") for v in places if v in BIASES},
+        **{v: f"{held[v]}.of[e]" for v in places if v not in BIASES},
+    }
 
 
 def _argument(field: str, value: int | float, factor: ElementType) -> str:
@@ -440,9 +533,15 @@ def _statuses(config: KernelConfig, known: Mapping[str, Any]) -> dict[str, Any]:
     """
     every = list(rules.Status)
     own = [every.index(rule.status) for rule, _ in _call_rules(known, strict_isa=False) if rule.status]
-    common = every.index(rules.Status.CODE)
-    last = max([common, *own])
-    said = [(status.value, rules.says(status, batched=config.operation.batched)) for status in every[: last + 1]]
+    last = every[max([every.index(rules.Status.CODE), *own])]
+    return _answers(last, batched=config.operation.batched)
+
+
+def _answers(latest: rules.Status, *, batched: bool) -> dict[str, Any]:
+    """The answers up to ``latest``."""
+    every = list(rules.Status)
+    common, last = every.index(rules.Status.CODE), every.index(latest)
+    said = [(status.value, rules.says(status, batched=batched)) for status in every[: last + 1]]
     values = ((f"  {value} = {n}{',' if n < last else ''}", says) for n, (value, says) in enumerate(said))
     fewer = "a header of an older wmmagen" if last == common else "a header that knows fewer answers"
     statuses = [{"value": value, "says": says} for value, says in said]
@@ -507,7 +606,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
     ]
     columns = [vector for vector in e.vectors if not _of_line(o, vector)]
     held = _held(o)
-    struct = {vector: "Added" if vector in BIASES else "Scales" for vector in columns}
+    struct = {vector: _struct(vector) for vector in columns}
     used = frozenset().union(*(formula.operations(step.formula) for step in e.steps))
     down, along = _down_and_along(o)
     return {
@@ -527,15 +626,13 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "columns": [{"name": v, "struct": struct[v], "held": held[v]} for v in columns],
         "uses": used,
         "precise": precise(o.d),
-        "of_row": _of_row(o),
+        "of_row": _of_line_of_d(o, f"warp_{down} + {down}"),
         "in_fragments": _statements(e, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
         "in_rows": _statements(
             e,
             {
                 **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
-                **{v: held[v] for v in e.vectors if _of_line(o, v)},
-                **{v: _widened(o.added, f"{held[v]}.of[e]") for v in columns if v in BIASES},
-                **{v: f"{held[v]}.of[e]" for v in columns if v not in BIASES},
+                **_spelt_vectors(o),
                 down: f"{down}_of_d",
                 along: f"static_cast<{o.factor.storage}>(warp_{along} + {along} + e)",
             },
@@ -564,16 +661,16 @@ def _widened(element: ElementType, value: str) -> str:
     return f"{element.widen}({value})" if element.widen else value
 
 
-def _of_row(o: Operation) -> list[str]:
-    """Declarations of what a whole line of D has in common."""
-    lines = []
+def _of_line_of_d(o: Operation, place: str) -> list[str]:
+    """Declarations of what a whole line of D has in common, of which ``place`` is the number."""
+    lines, held = [], _held(o)
     down, _ = _down_and_along(o)
     for vector in (v for v in o.epilogue.vectors if _of_line(o, v)):
-        element = f"{vector}[warp_{down} + {down}]"
+        element = f"{vector}[{place}]"
         element = _widened(o.added, element) if vector in BIASES else element
-        lines.append(f"const {o.factor.storage} {_held(o)[vector]} = {element};")
+        lines.append(f"const {o.factor.storage} {held[vector]} = {element};")
     if o.epilogue.has(down):
-        lines.append(f"const {o.factor.storage} {down}_of_d = static_cast<{o.factor.storage}>(warp_{down} + {down});")
+        lines.append(f"const {o.factor.storage} {down}_of_d = static_cast<{o.factor.storage}>({place});")
     return lines
 
 

@@ -12,13 +12,14 @@ steps outwards before they are rounded, which covers their own rounding. A compi
 leaves out the product's rounding: the interval of a product holds its exact ends beside the rounded ones, so that both
 are in it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends are moved by their largest error.
 
-**Where the errors come from.** CUDA C++ Programming Guide, Mathematical Functions, table of single-precision standard
-functions: the largest difference in ulp between the correctly rounded result and the device's, over the full range;
-x + y, x * y, and x / y and sqrtf as NVRTC compiles them by default are 0. Editions differ by one for ``expf`` and
-``tanhf``; the larger number stands here. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in
-magnitude, and gives 0 beyond 2^126. Half an ulp is added for the correctly rounded result itself. The guide says that
-its numbers come from extensive, not exhaustive tests: what is proved here is proved from them. No other intrinsic of
-fast math is used.
+**Where the errors come from.** CUDA C++ Programming Guide, 17.1 Standard Functions, table 17, in the edition with a
+table 19 of quad precision: the largest difference in ulp between the correctly rounded result and the device's over the
+full range. There ``expf``, ``tanhf`` and ``erff`` are 2 and ``erfcf`` is 4; x + y, x * y, and x / y and ``sqrtf`` as
+NVRTC compiles them by default (precise division and square root) are 0. Older editions differ by one for ``expf`` and
+``tanhf``. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in magnitude (the guide's table of
+intrinsics), and gives 0 beyond 2^126 (at its declaration in ``crt/device_functions.h`` of CUDA 13). Half an ulp is
+added for the correctly rounded result itself. The guide says that its numbers come from extensive, not exhaustive
+tests: what is proved here is proved from them. No other intrinsic of fast math is used.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wmmagen import bench, known, rules, shapes
+from wmmagen import bench, coverage, known, rules, shapes
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
 from wmmagen.bench import Row, Table
 from wmmagen.chips import Chip
-from wmmagen.config import KernelConfig, Operation, Problem, name
+from wmmagen.config import KernelConfig, Operation, Problem, Residue, name
 from wmmagen.denominators import Kind
 from wmmagen.errors import RequestError
 from wmmagen.records import Outcome
@@ -27,11 +27,13 @@ class Plan:
         shape: the size, with its name where it is of a list.
         kernels: those that take it, each with how it is known; nothing of those that were given.
         refused: rows of those that were asked for and do not.
+        padded: kernels for multiples that do not take it, and are called on padded copies.
     """
 
     shape: Shape
     kernels: dict[KernelConfig, str]
     refused: tuple[Row, ...] = ()
+    padded: tuple[KernelConfig, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def plan(
     arch: Arch,
     operation: Operation | None,
     chip: Chip,
+    *,
+    padded: bool = False,
 ) -> list[Plan]:
     """Which kernels are measured at which sizes.
 
@@ -88,20 +92,26 @@ def plan(
     Args:
         operation: of which the best known kernel is measured, too; None for none.
         chip: that estimates are of, where no better is known.
+        padded: whether kernels for multiples that do not take a size are called on padded copies there.
 
     Raises:
         IllegalConfig: a kernel does not take the only size.
+        NotGeneratedYet: one for multiples cannot be called on padded copies.
         RequestError: none takes one of the sizes, no variant of ``operation`` does, or it has nothing to multiply.
     """
     plans = []
     for shape in wanted:
         bench.demand_product(shape.size, shape.batch)
         held: dict[KernelConfig, str] = {}
+        copied: list[KernelConfig] = []
         refused: list[Row] = []
         for kernel in kernels:
             problem = Problem.packed(kernel.operation, *shape.size, batch=shape.batch)
             found = rules.check(kernel, arch, problem)
-            if found and len(wanted) > 1:
+            if found and padded and kernel.operation.residue is Residue.EXACT:
+                coverage.demand_padding(kernel)
+                copied.append(kernel)
+            elif found and len(wanted) > 1:
                 words = "; ".join(f"{one.rule.id} {one.message}" for one in found)
                 refused.append(Row(name(kernel), problem, Outcome.ILLEGAL, words))
             else:
@@ -110,11 +120,11 @@ def plan(
         if operation is not None:
             top = known.best(operation, arch, shape.size, chip, shape.batch)
             held.setdefault(top.config, top.words)
-        if not held:
+        if not held and not copied:
             raise RequestError(
                 f"none of the kernels takes {shape.m}x{shape.n}x{shape.k}: {refused[0].detail}", "--best"
             )
-        plans.append(Plan(shape, held, tuple(refused)))
+        plans.append(Plan(shape, held, tuple(refused), tuple(dict.fromkeys(copied))))
     return plans
 
 
@@ -129,7 +139,17 @@ def measure(
 ) -> Measured:
     """Measure one size; raises as :func:`wmmagen.bench.measure` does."""
     shape, kernels = one.shape, list(one.kernels)
-    table = bench.measure(kernels, arch, shape.size, place, protocol, ceilings=ceilings, kinds=kinds, batch=shape.batch)
+    table = bench.measure(
+        kernels,
+        arch,
+        shape.size,
+        place,
+        protocol,
+        ceilings=ceilings,
+        kinds=kinds,
+        batch=shape.batch,
+        padded=one.padded,
+    )
     return Measured(one, table)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from wmmagen.bench import Baseline, Limit, Row, Table
     from wmmagen.ceilings import Figure as CeilingFigure
     from wmmagen.ceilings import Record as Ceilings
+    from wmmagen.denominators import Kind
     from wmmagen.estimate import Estimate
 
     # Optuna takes a second to import, and most commands have no use for it.
@@ -426,6 +427,10 @@ def _limit(one: Limit) -> str:
     )
 
 
+#: The denominators that compute a whole chain.
+_WHOLE: tuple[Kind, ...] = ("own epilogue", "kernel behind")
+
+
 def _bench_row(number: int, row: Row, *, ceiling: bool, fastest: bool) -> list[str]:
     place = f"{f'[{number}]':>4}"
     if row.timing is None:
@@ -434,9 +439,11 @@ def _bench_row(number: int, row: Row, *, ceiling: bool, fastest: bool) -> list[s
     shares = [f"{row.ratios[kind].low:.3f}" if kind in row.ratios else "none" for kind in ("same types", "FP32")]
     last = f" {f'{row.of_ceiling.low:.3f}' if row.of_ceiling else 'none':>10}" if ceiling else ""
     mark = "*" if fastest else " "
+    whole = [f"{row.ratios[kind].low:.3f} of {kind}" for kind in _WHOLE if kind in row.ratios]
     return [
         f"{place}{mark}{row.timing.median_us:>10.2f} {f'[{low:.2f}, {high:.2f}]':>22} {row.tflops:>9.1f} "
-        f"{shares[0]:>10} {shares[1]:>9}{last}  {row.name}{_flagged(row.flags)}"
+        f"{shares[0]:>10} {shares[1]:>9}{last}  {row.name}{_flagged(row.flags)}",
+        *([f"       of cuBLASLt with the same steps: {', '.join(whole)}"] if whole else []),
     ]
 
 

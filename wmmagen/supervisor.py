@@ -12,7 +12,9 @@ outcome of :class:`wmmagen.errors.Fault`. After ``launch`` it goes on, after any
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -36,10 +38,15 @@ START_LIMIT_S = 60.0
 
 _FAULTS: dict[str, type[Fault]] = {fault.outcome: fault for fault in (LaunchFault, TimeoutFault, CrashFault)}
 _HEADER = struct.Struct("<4sI")
-_LENGTH = struct.Struct("<Q")
+#: Of each part, its length and the name by which the other end keeps it, 0 for none.
+_PART = struct.Struct("<QQ")
 _MAGIC = b"wmm1"
 _MAX_PARTS = 1 << 16
 _MAX_BYTES = 1 << 40
+#: An array of this size that nobody can write to is kept where it arrives, for the next message that holds it.
+_KEPT_FROM_BYTES = 1 << 20
+#: Of each direction; what was used longest ago goes first.
+_MOST_KEPT_BYTES = 2 << 30
 #: Seconds for a process that closed its socket to finish, and for a killed one to be gone.
 _EXIT_S = 5.0
 _KILL_S = 30.0
@@ -58,11 +65,40 @@ class BrokenMessage(Exception):
     """What arrived is no message."""
 
 
+class _Shelf:
+    """The names of what is kept, and its sizes. Both ends of a direction do the same to theirs, so they stay alike."""
+
+    def __init__(self) -> None:
+        self._sizes: collections.OrderedDict[int, int] = collections.OrderedDict()
+
+    def __contains__(self, name: int) -> bool:
+        return name in self._sizes
+
+    def use(self, name: int, size: int) -> None:
+        """Keep a part, or keep it longer."""
+        self._sizes[name] = size
+        self._sizes.move_to_end(name)
+
+    def forget(self) -> list[int]:
+        """Drop what is too much, and say what it was. Asked between messages: each may use all that it names."""
+        dropped = []
+        while sum(self._sizes.values()) > _MOST_KEPT_BYTES:
+            dropped.append(self._sizes.popitem(last=False)[0])
+        return dropped
+
+
 class Channel:
-    """Messages over a stream socket: any picklable object, with its arrays sent as they lie in memory."""
+    """Messages over a stream socket: any picklable object, with its arrays sent as they lie in memory.
+
+    A large array that cannot be written to is sent once, and in later messages called by its name.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._there, self._here = _Shelf(), _Shelf()
+        self._sent: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._received: dict[int, bytearray] = {}
+        self._names = itertools.count(1)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -84,14 +120,32 @@ class Channel:
         """
         buffers: list[pickle.PickleBuffer] = []
         body = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-        parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
-        lengths = b"".join(_LENGTH.pack(part.nbytes) for part in parts)
-        self._socket.sendall(_HEADER.pack(_MAGIC, len(parts)) + lengths)
-        for part in parts:
-            self._socket.sendall(part)
+        arrays = [buffer.raw() for buffer in buffers]
+        named = [(memoryview(body), 0, False), *((array, *self._name(array)) for array in arrays)]
+        self._socket.sendall(
+            _HEADER.pack(_MAGIC, len(named)) + b"".join(_PART.pack(part.nbytes, name) for part, name, _ in named)
+        )
+        for part, _, held in named:
+            if not held:
+                self._socket.sendall(part)
+        for name in self._there.forget():
+            self._sent = {key: value for key, value in self._sent.items() if value[1] != name}
+
+    def _name(self, part: memoryview) -> tuple[int, bool]:
+        """The name of a part, 0 where it has none, and whether the other end holds it."""
+        if not part.readonly or part.nbytes < _KEPT_FROM_BYTES:
+            return 0, False
+        # An array lives as long as nobody has taken its place in memory.
+        known, name = self._sent.get(id(part.obj), (lambda: None, 0))
+        held = known() is part.obj and name in self._there
+        if not held:
+            name = next(self._names)
+            self._sent[id(part.obj)] = weakref.ref(part.obj), name
+        self._there.use(name, part.nbytes)
+        return name, held
 
     def receive(self) -> Any:
-        """Wait for one message. Its arrays are writable.
+        """Wait for one message. Its arrays are writable where they were at the other end.
 
         Raises:
             EOFError: the other end is gone.
@@ -101,10 +155,13 @@ class Channel:
         magic, count = _HEADER.unpack(self._exactly(_HEADER.size))
         if magic != _MAGIC or not 0 < count <= _MAX_PARTS:
             raise BrokenMessage("it has no header")
-        lengths = [length for (length,) in _LENGTH.iter_unpack(self._exactly(count * _LENGTH.size))]
-        if sum(lengths) > _MAX_BYTES:
-            raise BrokenMessage(f"it claims {sum(lengths)} bytes")
-        body, *buffers = [self._exactly(length) for length in lengths]
+        sizes = list(_PART.iter_unpack(self._exactly(count * _PART.size)))
+        total = sum(length for length, _ in sizes)
+        if total > _MAX_BYTES:
+            raise BrokenMessage(f"it claims {total} bytes")
+        body, *buffers = [self._part(*size) for size in sizes]
+        for name in self._here.forget():
+            del self._received[name]
         try:
             return pickle.loads(body, buffers=buffers)
         except (
@@ -117,6 +174,16 @@ class Channel:
             ValueError,
         ) as error:
             raise BrokenMessage(f"{type(error).__name__}: {error}") from error
+
+    def _part(self, length: int, name: int) -> bytearray:
+        if name in self._here:
+            self._here.use(name, length)
+            return self._received[name]
+        part = self._exactly(length)
+        if name:
+            self._here.use(name, length)
+            self._received[name] = part
+        return part
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)

@@ -6,10 +6,10 @@ Every step is a function of its own, so that a command can stop where it wants t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -24,6 +24,7 @@ from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
 from wmmagen.layout import UNSHIFTED, Image, Shifts, Workspace
 from wmmagen.nvrtc import Binary
+from wmmagen.pieces import same_bytes
 from wmmagen.records import Estimated, Facts, Outcome, Record
 from wmmagen.reference import Inputs, Span, Units
 from wmmagen.render import Source, render
@@ -39,8 +40,13 @@ MAX_TFLOPS = 10_000.0
 BYTES_PER_S = 2e8
 #: Above so many multiply-adds a result is judged by Freivalds' check, where D allows it; below, by the full product.
 FREIVALDS_ABOVE = 2048**3
-#: As many cases as one candidate is checked on; a case of 2048³ holds about 100 MB.
+#: As many cases as one candidate is checked on.
 _CASES_KEPT = 8
+#: Elements of A and B from which on a case takes longer to make than all small ones of a candidate. Large cases are
+#: those of the timed problem, which candidates share: they are kept apart, where small ones do not crowd them out.
+_LARGE_ELEMENTS = 1 << 21
+#: The timed problem in two types, each with pointers as a library and as a kernel is given them.
+_LARGE_CASES_KEPT = 4
 #: Alignment of a pointer that a matrix call is given; in bytes.
 _FRAGMENT_BYTES = 32
 #: The widest access of a lane; in bytes.
@@ -241,7 +247,22 @@ def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -
     return (*buffers, *([] if workspace is None else [workspace.blank()]))
 
 
-@lru_cache(maxsize=_CASES_KEPT)
+_Made = TypeVar("_Made")
+
+
+def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
+    """``make``, a function of a problem first, with what it made last kept: the large apart from the small."""
+    small, large = lru_cache(_CASES_KEPT)(make), lru_cache(_LARGE_CASES_KEPT)(make)
+
+    @wraps(make)
+    def kept(problem: Problem, *arguments: Any) -> _Made:
+        p = problem
+        elements = p.batch * (p.m + p.n) * p.k
+        return (large if elements >= _LARGE_ELEMENTS else small)(problem, *arguments)
+
+    return kept
+
+
 def exact_case(
     problem: Problem,
     pattern: str = "auto",
@@ -265,10 +286,14 @@ def exact_case(
     """
     if problem.operation.batched:
         raise ValueError(f"{problem} is a batch, and no single product")
+    return _case(problem, pattern, above, shifts, unrounded and bool(problem.operation.a.rounded))
+
+
+@_kept
+def _case(problem: Problem, pattern: str, above: int | None, shifts: Shifts, unrounded: bool) -> Case:
     return _placed(_proved(problem, pattern, above), shifts, unrounded)
 
 
-@lru_cache(maxsize=_CASES_KEPT)
 def exact_batch(
     problem: Problem,
     pattern: str = "auto",
@@ -277,7 +302,13 @@ def exact_batch(
     unrounded: bool = False,
 ) -> BatchCase:
     """As :func:`exact_case`, for every product of a batch; ``above`` counts the multiply-adds of one."""
-    inputs = batched.exact_inputs(problem, pattern=pattern)
+    return _batch(problem, pattern, above, shifts, unrounded and bool(problem.operation.a.rounded))
+
+
+@_kept
+def _batch(problem: Problem, pattern: str, above: int | None, shifts: Shifts, unrounded: bool) -> BatchCase:
+    products = _proved_batch(problem, pattern, above)
+    inputs = [product.inputs for product in products]
     stacks = batched.stacks(problem, shifts=shifts)
     stored = [_stored(one, unrounded) for one in inputs]
     operands = ([a for a, _ in stored], [b for _, b in stored], [one.c for one in inputs if one.c is not None])
@@ -285,7 +316,7 @@ def exact_batch(
         stack.pack(values) if _is_read(problem, letter) else stack.unreadable(infinite=letter == "A")
         for letter, stack, values in zip("ABC", stacks[:-1], operands, strict=False)
     ]
-    return BatchCase(problem, tuple(_wanted(one, above) for one in inputs), stacks, (*buffers, stacks[-1].blank()))
+    return BatchCase(problem, products, stacks, _lasting((*buffers, stacks[-1].blank())))
 
 
 def checked_case(
@@ -310,10 +341,16 @@ def case_of(
     return _placed(_wanted(inputs, above), shifts, unrounded)
 
 
-@lru_cache(maxsize=_CASES_KEPT)
+@_kept
 def _proved(problem: Problem, pattern: str, above: int | None) -> Wanted:
     """Exact inputs and what is right for them: the same wherever the matrices lie, and long to make of large ones."""
     return _wanted(reference.exact_inputs(problem, pattern=pattern), above)
+
+
+@_kept
+def _proved_batch(problem: Problem, pattern: str, above: int | None) -> tuple[Wanted, ...]:
+    """As :func:`_proved`, for every product of a batch."""
+    return tuple(_wanted(one, above) for one in batched.exact_inputs(problem, pattern=pattern))
 
 
 def _wanted(inputs: Inputs, above: int | None) -> Wanted:
@@ -345,31 +382,39 @@ def _hostile_buffers(inputs: Inputs, images: Sequence[Image], unrounded: bool = 
     for name, image in zip(layout.operand_names(inputs.problem.operation)[2:], others, strict=True):
         values = inputs.c if name == "C" else inputs.beside[name.lower()]
         operands.append(image.unreadable() if values is None else image.pack(values.reshape(image.rows, image.cols)))
-    return (*operands, d.blank())
+    return _lasting((*operands, d.blank()))
+
+
+def _lasting(buffers: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
+    """Buffers that nobody writes to any more, so that one that was sent to a child process needs no second way."""
+    for buffer in buffers:
+        buffer.setflags(write=False)
+    return buffers
+
+
+def timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
+    """A, B and C as the problem has them, and a blank D."""
+    return checked_case(problem).buffers if data == "integers" else normal_buffers(problem, problem)
 
 
 @lru_cache(maxsize=2)
-def _timed_buffers(problem: Problem, data: Data) -> tuple[Bytes, ...]:
-    """A, B and C as the problem has them, and a blank D."""
-    if problem.operation.batched:
-        return exact_batch(problem).buffers if data == "integers" else normal_buffers(problem)
-    images = layout.images(problem)
-    if data == "integers":
-        return _hostile_buffers(reference.exact_inputs(problem), images)
-    *operands, d = images
-    values = reference.normal_inputs(problem)
-    return (*(image.pack(v) for image, v in zip(operands, values, strict=True)), d.blank())
-
-
-def normal_buffers(problem: Problem, of: Problem | None = None) -> tuple[Bytes, ...]:
-    """Normal A, B and C of every product of a batch, and a blank D.
+def normal_buffers(problem: Problem, of: Problem) -> tuple[Bytes, ...]:
+    """Normal values of everything that a kernel reads, of every product of a batch, and a blank D.
 
     Args:
-        of: whose values they are; the same batch in other types.
+        of: whose values they are: the same problem, or the same in other types.
     """
-    *operands, d = batched.stacks(problem)
-    values = zip(*batched.normal_inputs(of or problem), strict=True)
-    return (*(stack.pack(list(matrices)) for stack, matrices in zip(operands, values, strict=True)), d.blank())
+    *operands, d = images_of(problem)
+    values = _normal_values(of)
+    return _lasting((*(one.pack(matrices) for one, matrices in zip(operands, values, strict=True)), d.blank()))
+
+
+@lru_cache(maxsize=1)
+def _normal_values(problem: Problem) -> tuple[Any, ...]:
+    """The values of each operand; of a batch, those of all its products."""
+    if problem.operation.batched:
+        return tuple(zip(*batched.normal_inputs(problem), strict=True))
+    return reference.normal_inputs(problem)
 
 
 def validation_problems(config: KernelConfig) -> tuple[Problem, ...]:
@@ -513,7 +558,7 @@ def subject_of(config: KernelConfig, binary: Binary, problem: Problem, data: Dat
         ConfigError: integers were asked for, and none can be proved exact for ``problem``.
     """
     launch = launch_of(binary.entry, config, problem, images_of(problem))
-    return Subject(binary, launch, launched(config, problem, _timed_buffers(problem, data)))
+    return Subject(binary, launch, launched(config, problem, timed_buffers(problem, data)))
 
 
 def time_it(
@@ -710,7 +755,7 @@ def touched(case: Case, returned: Sequence[Bytes]) -> str:
     """Which operand was written to, in words; empty where none was."""
     names = layout.operand_names(case.problem.operation)
     for letter, image, sent, back in zip(names, case.images[:-1], case.buffers, returned, strict=False):
-        if not bool((sent == back).all()):
+        if not same_bytes(sent, back):
             first = int((sent != back).argmax())
             return f"{letter} was written to, first at byte {first - image.offset} from its start"
     return ""

@@ -325,7 +325,8 @@ class Bench:
 
     def _judged(self, made: KernelRecipe | TensorMapRecipe, case: trial.Case, words: str) -> str:
         """As :meth:`wrong`. Exact results are equal, so bytes like those of one that was judged need no judge."""
-        returned: list[Bytes] = self.child.ask(Run(made), limit_s=SLACK_S, what=words)
+        request = Run(made)
+        returned = request.left(self.child.ask(request, limit_s=SLACK_S, what=words))
         overwritten = trial.touched(case, returned)
         right = self._right.get(case.inputs.problem)
         if overwritten or (right is not None and np.array_equal(returned[-1], right)):

@@ -1,6 +1,6 @@
 """What all sizes cost: kernels for them beside those for multiples, and on sizes that are none. Writes its record.
 
-    python tests/gpu/prove_ragged_speed.py [--arch sm_90] [--to tests/gpu/records]
+    python tests/gpu/prove_ragged_speed.py [--arch sm_90] [--budget 180] [--to tests/gpu/records]
 
 Timed in turns, normal data. Demanded, of the lower end of the interval:
 
@@ -9,26 +9,33 @@ Timed in turns, normal data. Demanded, of the lower end of the interval:
   multiples of the block tile, in operations of each one's own problem. What of that is the part of tiles that nobody
   asked for, which no kernel of this tile avoids, is told beside it.
 
+What padding costs is shown in a table: operands of these sizes whose rows follow each other without a gap, padded with
+every call and padded beforehand, for the kernel for multiples; beside them the kernel for all sizes, whose rows are
+aligned.
+
 Rows of 2047 elements that follow each other without a gap are aligned to one element: how slow the narrow copies of
-such a kernel are is shown. So are decoding shapes, beside the bytes that they have to read. Exit status 0 where all
-holds.
+such a kernel are is shown. So are decoding shapes, beside the bytes that they have to read. What is demanded comes
+first; where ``--budget`` seconds are over, what was not timed is said, and no demand is left out without a complaint.
+Exit status 0 where all holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 from tests.gpu.proof import ended
 from wmmagen import arch as archs
-from wmmagen import defaults, derive, emit, trial
+from wmmagen import defaults, derive, emit, padding, render, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Problem, name
 from wmmagen.errors import WmmagenError
+from wmmagen.foundry import compile_source
 from wmmagen.timing import Ratio, TimingProtocol
 
 #: The winners of committed sweeps, one that stores through memory, and one with one set of fragments.
@@ -114,8 +121,30 @@ class Bench:
             what = f"{size} beside {problems[0]}, of whose operations it asks for {asked:.3f}"
             self.demand(ratio, OF_MULTIPLE, what)
 
-    def shown(self) -> None:
-        """Of which nothing is demanded."""
+    def padded(self, text: str) -> None:
+        """What padding costs: the kernel for all sizes, and the one for multiples on padded copies."""
+        every, exact = (defaults.read_config(f"residue={r},{text}", self._arch) for r in ("predicated", "exact"))
+        kernel = trial.build(exact, self._arch)[1]
+        entry = render.padding_entry("my_gemm")
+        copiers = compile_source(render.render_padding(exact, self._arch, symbol="my_gemm"), entry, self._arch)
+        all_sizes = trial.build(every, self._arch)[1]
+        self.say("    size    all sizes       padded  padded beforehand  on multiples   in us")
+        for size in RAGGED:
+            packed = Problem.packed(exact.operation, size, size, size)
+            said = padding.check(exact, kernel, copiers, self._backend, packed)
+            if said:
+                self.complaints += 1
+                self.say(f"  WRONG: {packed} on padded copies: {said}")
+            subjects = [
+                trial.subject_of(every, all_sizes, aligned(every, (size, size, size))),
+                *(padding.series_of(exact, kernel, copiers, packed, pads=pads) for pads in (True, False)),
+                trial.subject_of(exact, kernel, padding.plan(exact, packed).problem),
+            ]
+            times = [t.median_us for t in trial.compare(subjects, self._backend, TimingProtocol()).timings]
+            self.say("  {:>6} {:12.2f} {:12.2f} {:18.2f} {:13.2f}".format(size, *times))
+
+    def shown(self, _: str) -> None:
+        """Narrow copies, and few rows, of which nothing is demanded."""
         narrow = defaults.read_config(f"residue=predicated,{NARROW}", self._arch)
         wide = defaults.read_config(f"residue=predicated,{VARIANTS[0]}", self._arch)
         ratio = self.timed(
@@ -135,23 +164,27 @@ def main() -> int:
     """Measure, judge, record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--budget", type=float, default=180.0)
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
-    arch = archs.find(asked.arch)
+    arch, begin = archs.find(asked.arch), time.monotonic()
     with pick("gpu", arch) as place:
         backend = place.demanded()
         bench = Bench(arch, backend)
         bench.say(f"{backend.device}, {arch} kernels, normal data, in turns")
-        parts = [(part, text) for text in VARIANTS for part in (bench.beside_exact, bench.beside_multiples)]
-        for part, text in parts:
-            bench.say(f"\n{part.__doc__} {text}")
+        demanded = [(part, text) for text in VARIANTS for part in (bench.beside_exact, bench.beside_multiples)]
+        told = [*((bench.padded, text) for text in VARIANTS), (bench.shown, "")]
+        for part, text in [*demanded, *told]:
+            bench.say(f"\n{part.__doc__} {text}".rstrip())
+            if time.monotonic() - begin > asked.budget:
+                bench.complaints += (part, text) in demanded
+                bench.say("  NOT TIMED: the time was over")
+                continue
             try:
                 part(text)
             except WmmagenError as error:
                 bench.complaints += 1
                 bench.say(f"  ENDED: {error.message}")
-        bench.say("\nNarrow copies, and few rows")
-        bench.shown()
     bench.say(f"\n{bench.complaints} of the demands do not hold")
     emit.write(asked.to / f"ragged_speed_{arch}.txt", "\n".join(bench.lines) + "\n")
     return 1 if bench.complaints else 0

@@ -28,7 +28,7 @@ from wmmagen import arch as archs
 from wmmagen import bench, choose, config, defaults, emit, job, known, series, shapes, show, trial
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place, pick
-from wmmagen.config import Operation, parse
+from wmmagen.config import Batch, Operation, parse
 from wmmagen.denominators import Kind
 from wmmagen.records import Outcome, Record
 from wmmagen.series import Measured, Plan
@@ -58,6 +58,7 @@ def sweep(shape: Shape, operation: Operation, arch: Arch, place: Place, asked: a
             operation=operation,
             arch=arch,
             size=shape.size,
+            batch=shape.batch,
             trials=None,
             budget_s=asked.sweep,
             storage=f"sqlite:///{folder}/shapes.db",
@@ -65,10 +66,17 @@ def sweep(shape: Shape, operation: Operation, arch: Arch, place: Place, asked: a
             protocol=protocol(asked),
         )
         # A hundred million inputs take seconds to prove; they are every candidate's, and no part of the sweep.
-        trial.exact_case(request.problem)
+        trial.checked_case(request.problem)
         # The leaders are held against the library behind it, all of them; a sweep would measure it, too.
         result = job.sweep(request, dataclasses.replace(place, library=None), lambda record, progress: None)
     return list(result.records)
+
+
+def operation_for(shape: Shape, operation: Operation) -> Operation:
+    """``operation``, which takes a batch by strides where the shape is one and nothing else was asked for."""
+    if shape.batch == 1 or operation.batched:
+        return operation
+    return dataclasses.replace(operation, batch=Batch.STRIDED)
 
 
 def protocol(asked: argparse.Namespace) -> TimingProtocol:
@@ -166,7 +174,7 @@ def main() -> int:
         device = place.demanded().device
         stem = asked.to / f"shapes_{what}_{arch}_{types}_{asked.mode}_{device.split(' (')[0].replace(' ', '_')}"
         for shape in wanted:
-            found.append(prove(shape, operation, arch, place, asked))
+            found.append(prove(shape, operation_for(shape, operation), arch, place, asked))
             one = found[-1].measured
             print(show.series_progress(one) if one else f"{shape.size}: no right kernel", flush=True)
             text = text_of(found, wanted, arch, device, asked)

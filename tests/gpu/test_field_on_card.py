@@ -73,6 +73,18 @@ def test_sums_of_64_times_64_overflow_f16_alone_and_the_verdict_says_which(
     assert verdict.exact is (not cause) and cause in verdict.hint
 
 
+@pytest.mark.parametrize("a", field.EVERYWHERE)
+@pytest.mark.parametrize("layout", field.LAYOUTS)
+@pytest.mark.parametrize("pipeline", ["copy=ld,stages=1", "copy=ld,stages=2", "copy=cpasync,stages=3"])
+def test_tf32_is_rounded_and_integers_wrap(gpu: GpuBackend, a: str, layout: str, pipeline: str) -> None:
+    pairs = f"a={a},acc={field.SUMS[a]},d={field.SUMS[a]},layout={layout},warps=1x1,frags=2x2,k_steps=2,{pipeline}"
+    config = field.config_of(pairs, gpu.arch)
+    if gpu.arch.sm < 80 and {"T131", "C501"} & {v.rule.id for v in rules.check(config, gpu.arch)}:
+        pytest.skip(f"{gpu.arch} has no tf32 and no cp.async")
+    rules.demand(config, gpu.arch)
+    assert field.everywhere(config, trial.build(config, gpu.arch)[1], gpu) == {field.EVERYWHERE[a][-1]}
+
+
 def reversing(gpu: GpuBackend, static_bytes: int) -> Binary:
     binary = nvrtc.compile_source(f"#define STATIC {static_bytes}\n{REVERSE}", "reverse", gpu.arch)
     # Dynamic bytes begin at the next multiple of 16.

@@ -655,7 +655,7 @@ def test_the_records_are_the_same_however_many_processes_compile(
     # Eight points.
     fixed = (
         "inst=16x16x16,warps=2x2,frags=2x1,k_steps=2,copy=ld,pad_a=8,pad_b=8,residency=fragment,store=direct,"
-        "raster=linear,fragment_buffers=1,min_blocks=1"
+        "raster=linear,fragment_buffers=1,min_blocks=1,split_k=1,reduction=none"
     )
     few = ["--fix", fixed]
     for jobs in ("1", "3"):

@@ -25,8 +25,8 @@ PAIRS = (
     "layout=cr,raster=grouped2"
 )
 
-#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, D in columns and C in rows, and
-#: splits that meet in a workspace: its self-test is what counts.
+#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, D in columns and C in rows,
+#: and splits that meet in a workspace: its self-test is what counts.
 CHAIN = (
     "cd=rc,copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,"
     "split_k=3"

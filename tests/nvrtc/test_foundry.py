@@ -7,8 +7,10 @@ import os
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -339,9 +341,10 @@ def test_a_compiler_that_dies_is_a_refusal_and_the_next_one_works() -> None:
 
 
 @pytest.fixture
-def busy() -> Iterator[tuple[Foundry, list[int]]]:
-    """Two processes that compile without end, with more to do."""
-    with Foundry(2, NONE, until=time.monotonic() + 3.0) as made:
+def busy(request: pytest.FixtureRequest) -> Iterator[tuple[Foundry, list[int]]]:
+    """Two processes that compile without end, with more to do; the parameter is after how many seconds it is over."""
+    until = None if request.param is None else time.monotonic() + request.param
+    with Foundry(2, NONE, until=until) as made:
         for number in range(6):
             made.begin(Order(ENDLESS.replace("1>::sum; }", f"{number + 1}>::sum; }}"), "endless", SM75))
         deadline = time.monotonic() + 30.0
@@ -350,6 +353,7 @@ def busy() -> Iterator[tuple[Foundry, list[int]]]:
         yield made, [process.pid for process in made._processes if process.pid]
 
 
+@pytest.mark.parametrize("busy", [3.0], indirect=True)
 def test_the_end_of_the_time_calls_it_off(busy: tuple[Foundry, list[int]]) -> None:
     made, pids = busy
     assert len(pids) == 2
@@ -362,9 +366,21 @@ def test_the_end_of_the_time_calls_it_off(busy: tuple[Foundry, list[int]]) -> No
     assert all(gone(pid) for pid in pids)
 
 
+def interrupt_once_waiting(thread: int) -> None:
+    """Interrupt this process as soon as ``thread`` waits for a binary."""
+    deadline = time.monotonic() + 30.0
+    while time.monotonic() < deadline:
+        frames = [frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
+        if frames[0] is threading.Condition.wait.__code__ and Foundry.compile.__code__ in frames:
+            break
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("busy", [None], indirect=True)
 def test_an_interrupt_leaves_no_process(busy: tuple[Foundry, list[int]]) -> None:
     made, pids = busy
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=interrupt_once_waiting, args=(threading.get_ident(),)).start()
     with pytest.raises(KeyboardInterrupt), made:
         made.compile(ENDLESS, "endless", SM75)
     assert len(pids) == 2 and all(gone(pid) for pid in pids)

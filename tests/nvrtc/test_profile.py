@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from wmmagen import derive, nvrtc, profile, trial, work
-from wmmagen.arch import ARCHS, find
+from wmmagen import derive, lint, nvrtc, profile, trial, work
+from wmmagen.arch import ARCHS, Arch, find
 from wmmagen.config import Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import HazardFault
@@ -75,21 +75,34 @@ def test_what_is_derived_is_what_is_counted(arch: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "arch"),
     [
-        "copy=ld,stages=2,inst=16x16x16,warps=2x1,frags=4x2,k_steps=2,pad_a=8,pad_b=16",
-        "warps=2x1,frags=2x2,copy=ld,pad_a=8,pad_b=0,store=staged,k_steps=2",
+        ("copy=ld,stages=2,inst=16x16x16,warps=2x1,frags=4x2,k_steps=2,pad_a=8,pad_b=16", SM75),
+        ("warps=2x1,frags=2x2,copy=ld,pad_a=8,pad_b=0,store=staged,k_steps=2", SM75),
+        ("a=tf32,split_k=3,warps=1x2,frags=2x1,k_steps=1,copy=ld,stages=1", SM80),
     ],
 )
-def test_wide_accesses_are_counted_as_the_compiler_splits_them(text: str) -> None:
-    """What is derived is what the text says; of some accesses of 16 bytes NVRTC makes four of 4, which conflict."""
-    config = read_config(text, SM75)
-    derived, counted = work.of(config), profile.work_of(config, trial.build(config, SM75)[1])
+def test_wide_accesses_are_counted_as_the_compiler_splits_them(text: str, arch: Arch) -> None:
+    """What is derived is what the text says, and what the machine does.
+
+    Of some accesses of 16 bytes NVRTC makes four of 4 in PTX, which is what is counted and conflicts; the machine code
+    has one of 16 again.
+    """
+    config = read_config(text, arch)
+    binary = trial.build(config, arch)[1]
+    assert "st.shared.u32" in binary.ptx
+    told = lint.examine(config, binary)
+    assert told.undone or (told.figures is not None and {"STS.128"} == _stores(told.figures))
+    derived, counted = work.of(config), profile.work_of(config, binary)
     assert _without_shared(counted) == _without_shared(derived)
     for each in ("shared_load_wavefronts", "shared_store_wavefronts"):
         assert getattr(counted.slice, each) >= getattr(derived.slice, each)
         eight = [getattr(done.once + done.slice * 8, each) for done in (counted, derived)]
         assert eight[0] >= eight[1]
+
+
+def _stores(figures: lint.Figures) -> set[str]:
+    return {access for access in figures.accesses if access.startswith("STS")}
 
 
 def _without_shared(done: work.Work) -> work.Work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import field
 from wmmagen import lint, profile, trial, work
 from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend
@@ -22,6 +23,13 @@ KERNELS = (
     "a=tf32,split_k=2,reduction=workspace,warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1",
     "d=bf16,epilogue=biasrow+scalecol+silu,c=bf16,align_d=4,warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1",
 )
+
+
+@pytest.mark.parametrize("more", ["layout=cr,copy=cpasync,stages=2", "layout=rc,copy=ld,stages=1"])
+def test_tf32_is_rounded_away_from_zero(more: str) -> None:
+    config = read_config(f"a=tf32,warps=1x1,frags=1x1,k_steps=1,{more}", SM80)
+    found = field.everywhere(config, trial.build(config, SM80)[1], CpuBackend())
+    assert found == {field.EVERYWHERE["tf32"][-1]}
 
 
 @pytest.mark.parametrize("text", KERNELS)

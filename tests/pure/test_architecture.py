@@ -20,7 +20,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "formula": (("errors",), ()),
     "epilogue": (("formula", "errors"), ()),
     "config": (("epilogue", "dtypes", "errors"), ()),
-    "batched": (("reference", "verdict", "layout", "config", "errors"), ()),
+    "batched": (("reference", "verdict", "layout", "pieces", "config", "errors"), ()),
     "derive": (("expr", "config", "epilogue", "arch", "instructions", "dtypes"), ()),
     "rules": (("expr", "derive", "config", "epilogue", "arch", "instructions", "dtypes", "errors"), ()),
     "coverage": (("config", "errors"), ()),
@@ -48,16 +48,17 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sass": (("nvrtc", "errors"), ()),
     "lint": (("sass", "instructions", "nvrtc", "config", "errors"), ()),
     "doctor": (("cache", "nvrtc", "sass", "arch", "errors", "backends.gpu"), ()),
-    "layout": (("config", "epilogue", "dtypes", "errors"), ()),
+    "pieces": ((), ()),
+    "layout": (("pieces", "config", "epilogue", "dtypes", "errors"), ()),
     "rounding": (("dtypes", "layout"), ()),
-    "reference": (("layout", "rounding", "config", "epilogue", "formula", "dtypes", "errors"), ()),
+    "reference": (("layout", "pieces", "rounding", "config", "epilogue", "formula", "dtypes", "errors"), ()),
     "freivalds": (("reference", "layout", "config"), ()),
     "verdict": (("freivalds", "reference", "layout", "config", "epilogue", "dtypes"), ()),
     "timing": (("errors",), ()),
     "chips": (("errors",), ()),
     "backends": (("arch", "nvrtc", "timing"), ()),
     "supervisor": (("errors",), ()),
-    "backends.worker": (("backends", "backends.card", "supervisor", "errors", "timing"), ()),
+    "backends.worker": (("backends", "backends.card", "supervisor", "pieces", "errors", "timing"), ()),
     "backends.product": (("backends", "timing"), ()),
     "backends.library": (
         (
@@ -179,7 +180,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "rules", "coverage", "derive", "render", "nvrtc", "foundry", "layout", "reference", "freivalds", "verdict",
             "batched", "backends", "chips", "estimate",
-            "records", "timing", "config", "arch", "errors",
+            "records", "timing", "pieces", "config", "arch", "errors",
         ),
         (),
     ),
@@ -193,11 +194,12 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "denominators": (
         (
-            "trial", "batched", "layout", "reference", "backends", "backends.product", "timing", "config", "dtypes",
-            "epilogue", "errors",
+            "trial", "batched", "elementwise", "layout", "reference", "backends", "backends.product", "timing",
+            "config", "dtypes", "epilogue", "errors",
         ),
         (),
     ),
+    "elementwise": (("render", "layout", "backends", "config"), ()),
     "precise": (("layout",), ()),
     "accuracy": (
         (
@@ -207,6 +209,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "padding": (("trial", "coverage", "derive", "layout", "backends", "nvrtc", "timing", "config"), ()),
     "cells": ((), ()),
     "prune": (("cells", "rules"), ()),
     "space": (("prune", "cells", "coverage", "derive", "config", "arch", "instructions", "errors"), ()),
@@ -214,11 +217,11 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
     "choose": (("records", "timing", "derive", "config", "arch"), ()),
     "manifest": (("render", "nvrtc", "records", "config", "errors"), ()),
-    "emit": (("manifest", "render", "config", "arch", "errors"), ()),
+    "emit": (("manifest", "render", "coverage", "config", "arch", "errors"), ()),
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
-            "chips", "estimate", "backends.pick",
+            "estimate", "backends.pick",
             "timing", "config", "arch", "errors",
         ),
         (),
@@ -239,7 +242,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "bench": (
         (
-            "ceiling", "instructions",
+            "ceiling", "instructions", "padding", "render",
             "denominators", "trial", "rules", "config", "arch", "backends", "backends.pick", "backends.product",
             "foundry", "nvrtc", "records", "timing", "errors",
         ),
@@ -252,8 +255,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "series": (
         (
-            "bench", "known", "shapes", "rules", "denominators", "chips", "backends.pick", "records", "timing",
-            "config", "arch", "errors",
+            "bench", "known", "shapes", "rules", "coverage", "denominators", "chips", "backends.pick", "records",
+            "timing", "config", "arch", "errors",
         ),
         (),
     ),
@@ -268,7 +271,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "show": (
         (
             "ladder", "series", "accuracy",
-            "job", "bench", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint", "choose",
+            "job", "bench", "denominators", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint",
+            "choose",
             "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
         ("rich",),

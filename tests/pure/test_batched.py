@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from wmmagen import (
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Pointer, Table, Wide, cublas
 from wmmagen.backends.library import CardLibrary
+from wmmagen.backends.product import LibraryProduct
 from wmmagen.chips import usual
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
@@ -298,7 +299,13 @@ def test_the_library_computes_the_same_batch(kernel: KernelConfig, shared: bool,
 def test_a_batch_whose_strides_are_not_the_library_s_is_seen(
     library: CardLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Problem, "strides", property(lambda p: (p.stride_b, p.stride_a, p.stride_c, p.stride_d)))
+    def swapped(problem: Problem, images: Sequence[Any]) -> LibraryProduct:
+        right = told(problem, images)
+        b, a, *rest = right.strides
+        return replace(right, strides=(a, b, *rest))
+
+    told = denominators.product_of
+    monkeypatch.setattr(denominators, "product_of", swapped)
     figure = denominators.measure(denominators.denominators(packed(STRIDED))[0], library, TimingProtocol())
     assert figure.best is None
 

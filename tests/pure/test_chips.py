@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -55,6 +56,17 @@ def test_a_published_rate_is_that_of_its_clock(chip: Chip) -> None:
         rate = per_clock * multiprocessors * chip.boost_mhz / 1e6
         share = 2 if "RTX" in chip.name else 1
         assert chip.f16_tflops == {"f16": round(rate, decimals), "f32": round(rate / share, decimals)}
+
+
+@pytest.mark.parametrize("chip", {chip.name: chip for chip in CHIPS.values()}.values(), ids=lambda chip: chip.name)
+def test_units_of_other_operands_do_a_power_of_two_per_clock(chip: Chip) -> None:
+    """Documents round to three digits at least; a rate of another clock than the one beside it is seen."""
+    for operand, of_f16 in {"tf32": (4, 2), "f64": (16, 16), "s8": (0.5, 0.5)}.items():
+        if operand in chip.tflops:
+            ours, f16 = chip.per_clock(operand, ""), chip.per_clock("f16", "f16")
+            assert ours is not None and f16 is not None
+            assert ours == pytest.approx(2 ** round(math.log2(ours)), rel=0.015), operand
+            assert f16 / ours == pytest.approx(of_f16["RTX" not in chip.name], rel=0.03), operand
 
 
 def test_a_chip_is_found_by_its_whole_name() -> None:
@@ -134,7 +146,7 @@ def test_a_chip_or_a_type_without_a_row_has_the_limit_of_all() -> None:
 
 def test_each_type_has_the_floor_of_its_own_rate() -> None:
     clock = timed(500.0, clock_range_mhz=(1830, 1830))
-    rates = ((BF16, F32, 989.4), (TF32, F32, 494.7), (F64, F64, 66.9), (S8, S32, 1978.9), (U8, S32, 1978.9))
+    rates = ((BF16, F32, 989.4), (TF32, F32, 494.7), (F64, F64, 61.8), (S8, S32, 1978.9), (U8, S32, 1978.9))
     for a, acc, rate in rates:
         floor = trial.floor_us(square(4096, Operation(a, acc, acc)), clock, H200)
         assert floor == 2 * 4096**3 / (rate * 1e12) * 1e6 / timing.FLOOR_MARGIN

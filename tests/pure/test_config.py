@@ -252,6 +252,8 @@ def test_pairs_are_read() -> None:
         ("copy=cpasyn", "copy=cpasyn is not known", "did you mean copy=cpasync?"),
         ("feed=shard", "feed=shard is not known", "did you mean feed=shared?"),
         ("layout=", "layout= is not known", "rr rc cr cc"),
+        ("residue=padded", "residue=padded is no kernel", "wmmagen emit --padded"),
+        ("residue=exac", "residue=exac is not known", "did you mean residue=exact?"),
         ("a=bf1", "a=bf1 is not known", "did you mean a=bf16?"),
         ("a=fp16", "the word is f16", "types: f16"),
         ("a=char", "plain char", "types: f16"),

@@ -222,6 +222,7 @@ def test_the_names_are_those_of_the_real_bindings() -> None:
         (fake_cublas.Status, blas.Status),
         (fake_cublas.CudaDataType, data_type),
         (fake_cublas.DescAttribute, lt.MatmulDescAttribute),
+        (fake_cublas.Epilogue, lt.Epilogue),
         (fake_cublas.PreferenceAttribute, lt.MatmulPreferenceAttribute),
         (fake_cublas.ConfigAttribute, lt.MatmulAlgoConfigAttribute),
         (fake_cublas.LayoutAttribute, lt.MatrixLayoutAttribute),

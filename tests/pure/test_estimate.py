@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 
@@ -23,8 +24,16 @@ from wmmagen.space import Space
 PLAIN = Operation(F16, F32, F32)
 T4, H200 = chips.named("t4"), chips.named("h200")
 SM75, SM90 = ARCHS[75], ARCHS[90]
-SPACE = Space(PLAIN, SM90, problem=Problem.packed(PLAIN, 4096, 4096, 4096))
-DRAWN = SPACE.sample(random.Random(7), 40)
+
+
+@functools.cache
+def drawn(seed: int = 7, count: int = 40) -> tuple[KernelConfig, ...]:
+    return tuple(space().sample(random.Random(seed), count))
+
+
+@functools.cache
+def space() -> Space:
+    return Space(PLAIN, SM90, problem=Problem.packed(PLAIN, 4096, 4096, 4096))
 
 
 def cube(n: int) -> Problem:
@@ -74,24 +83,24 @@ def test_the_known_kernels_of_a_t4_are_in_order_and_within_a_factor_of_two() -> 
 @pytest.mark.parametrize("field", ["l2_bytes_per_clock", "dram_read_gb_per_s", "l2_mb", "wmma_share"])
 def test_more_of_a_resource_is_never_slower(field: str) -> None:
     richer = dataclasses.replace(H200, **{field: 2 * getattr(H200, field)})
-    for config in DRAWN:
+    for config in drawn():
         assert guess(config, cube(4096), richer).us <= guess(config, cube(4096)).us
 
 
 def test_a_higher_clock_is_never_slower() -> None:
     faster = dataclasses.replace(H200, sustained_mhz=2 * 1980)
-    assert all(guess(config, cube(4096), faster).us <= guess(config, cube(4096)).us for config in DRAWN)
+    assert all(guess(config, cube(4096), faster).us <= guess(config, cube(4096)).us for config in drawn())
 
 
 def test_twice_the_depth_takes_longer_and_not_more_than_twice() -> None:
-    for config in DRAWN:
+    for config in drawn():
         once = guess(config, Problem.packed(PLAIN, 4096, 4096, 4096)).us
         twice = guess(config, Problem.packed(PLAIN, 4096, 4096, 8192)).us
         assert once < twice <= 2 * once
 
 
 def test_spills_and_fewer_resident_blocks_are_never_faster() -> None:
-    for config in DRAWN:
+    for config in drawn():
         free = dataclasses.replace(estimate.predicted(config, SM90), spill_bytes=0, stack_bytes=0)
         spilled = dataclasses.replace(free, spill_bytes=800, stack_bytes=400)
         assert guess(config, cube(4096), footprint=spilled).us > guess(config, cube(4096), footprint=free).us
@@ -114,7 +123,7 @@ def test_one_block_more_than_fits_is_another_wave() -> None:
 
 
 def test_the_limiting_resource_is_the_one_with_the_most_time() -> None:
-    for config in DRAWN:
+    for config in drawn():
         made = guess(config, cube(2048))
         assert made.limiting == max(made.resources, key=lambda name: made.resources[name])
         alone = max(made.resources.values())
@@ -181,9 +190,9 @@ def test_the_best_kernels_of_sweeps_take_about_as_long_as_estimated() -> None:
 
 
 def test_nothing_to_launch_takes_the_launch_and_no_more() -> None:
-    made = guess(DRAWN[0], Problem.packed(PLAIN, 0, 64, 64))
+    made = guess(drawn()[0], Problem.packed(PLAIN, 0, 64, 64))
     assert (made.us, made.limiting, dict(made.resources)) == (estimate.LAUNCH_US, "launch", {})
-    assert guess(DRAWN[0], Problem.packed(PLAIN, 4096, 4096, 0)).limiting == "launch"
+    assert guess(drawn()[0], Problem.packed(PLAIN, 4096, 4096, 0)).limiting == "launch"
 
 
 def test_types_without_a_rate_have_no_estimate() -> None:
@@ -218,7 +227,7 @@ def test_zeroing_is_part_of_the_time() -> None:
 
 
 def test_what_is_predicted_keeps_the_limits() -> None:
-    for config in SPACE.sample(random.Random(8), 300):
+    for config in drawn(8, 300):
         foot = estimate.predicted(config, SM90)
         threads = derive.values(config)["THREADS"]
         assert 0 < foot.registers <= 255 and foot.registers * threads * config.min_blocks <= REGISTERS_PER_SM
@@ -227,7 +236,7 @@ def test_what_is_predicted_keeps_the_limits() -> None:
 
 def test_the_work_of_all_blocks_is_the_problem() -> None:
     problem = cube(4096)
-    for config in DRAWN:
+    for config in drawn():
         known = derive.values(config, problem=problem)
         done, slices = work.of(config), problem.k // known["BLOCK_K"]
         total = known["BLOCKS"] * (done.once + done.slice * slices).multiply_adds

@@ -366,6 +366,8 @@ def test_the_same_record_gives_the_same_bytes(at_card: None, capsys: pytest.Capt
         (["--only", "pads"], "no rung is called pads"),
         (["--problem", "0"], "no product"),
         (["--problem", "65"], "65"),
+        (["--problem", "64@4"], "64x64x64@4 is a batch"),
+        (["--problem", "64@x"], "no count behind"),
         (["--seconds", "0"], "leaves no time"),
         (["--svg", "."], "cannot be written"),
         (["--to", "."], "cannot be written"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from cases_legality import config, sample
@@ -62,7 +63,17 @@ def test_a_call_is_not_changed_but_the_kernel() -> None:
     asked = Problem.packed(case.operation, 96, 96, 32)
     changes = mend.changes(case, SM80, asked)
     assert changes is not None and rules.check(mended(case, changes), SM80, asked) == []
-    assert mend.changes(case, SM80, Problem.packed(case.operation, 97, 96, 32)) is None
+
+
+def test_a_size_that_no_tile_divides_asks_for_a_kernel_of_all_sizes() -> None:
+    case = config("frags=4x4")
+    asked = replace(Problem.packed(case.operation, 97, 96, 40), lda=48, ldb=104)
+    changes = mend.changes(case, SM80, asked)
+    assert changes == {"residue": "predicated"}
+    other = mended(case, changes)
+    assert rules.check(other, SM80, replace(asked, operation=other.operation)) == []
+    # A row that keeps no promise is the caller's to change, or the promise.
+    assert mend.changes(case, SM80, replace(asked, lda=41)) is None
 
 
 def test_the_search_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +86,7 @@ def test_the_search_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(mend._Search, "_known", counted)
     monkeypatch.setattr(mend, "_JUDGED", 50)
-    assert mend.changes(config("frags=4x4"), SM80, Problem.packed(config("").operation, 97, 96, 32)) is None
+    assert mend.changes(config("frags=4x4"), SM80, Problem.packed(config("").operation, 97, 97, 33)) is None
     assert next(judged) <= 50
     assert "no legal configuration was found within 4 changes" in mend.sentence(None)
 

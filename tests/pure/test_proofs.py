@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.gpu import proof
+from tests.fakes import NumpyBackend, binary_of
+from tests.gpu import proof, prove_ragged
+from tests.ragged import VARIANTS
+from wmmagen import defaults
+from wmmagen.arch import ARCHS
 from wmmagen.backends import gpu
 from wmmagen.errors import MissingPiece
 
@@ -60,3 +67,21 @@ def test_without_the_sanitizer_its_proof_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(FOLDER / "prove_sanitizer.py", monkeypatch=monkeypatch) == 3
     assert "compute-sanitizer is not on the PATH" in capsys.readouterr().err
+
+
+def test_all_sizes_are_tried_while_there_is_time_and_what_is_wrong_is_told() -> None:
+    config = defaults.read_config(f"residue=predicated,{VARIANTS[0]}", ARCHS[80])
+    sizes = [(33, 7, 65), (1, 100, 8)]
+
+    def outcome(until: float, **backend: Any) -> prove_ragged.Outcome:
+        return prove_ragged.tried(config, binary_of(config), NumpyBackend(**backend), sizes, until)
+
+    def spoilt(entry: str, d: np.ndarray) -> None:
+        d[0, 0] += 1
+
+    right = outcome(time.time() + 60)
+    assert right.right and str(right).startswith("2 of 2 exact, 0 not: wmma_gemm")
+    wrong = outcome(time.time() + 60, spoil=spoilt)
+    assert not wrong.right and [line.split(":")[0].strip() for line in wrong.wrong] == ["33x7x65", "1x100x8"]
+    late = outcome(0.0)
+    assert not late.right and str(late).startswith("0 of 2 exact, 0 not, THE OTHERS NOT TRIED")

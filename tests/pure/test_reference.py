@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wmmagen import dtypes as t
-from wmmagen import reference
+from wmmagen import pieces, reference
 from wmmagen.config import Epilogue, Layout, Operation, Overflow, Problem
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.layout import decode, encode, images
@@ -154,7 +154,8 @@ def test_values_do_not_depend_on_how_many_are_made_at_a_time(
     for signed in (True, False):
         whole = reference._nonzero(*shape, 50, signed, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(reference, "_AT_A_TIME", 64)
+            patch.setattr(pieces, "PIECE", 64)
+            patch.setattr(pieces, "_ALONE", 100)
             assert np.array_equal(reference._nonzero(*shape, 50, signed, 3), whole)
 
 

@@ -22,7 +22,7 @@ from wmmagen.backends import cublas
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.backends.worker import KernelRecipe
-from wmmagen.config import name, parse
+from wmmagen.config import Batch, name, parse
 from wmmagen.errors import AnswerIsNo
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.shapes import Shape
@@ -187,3 +187,13 @@ def test_a_shape_without_a_right_kernel_is_said(monkeypatch: pytest.MonkeyPatch)
     assert not one.right and "No right kernel: a name (32, 32, 16)" in text and "0 right of 1 candidates" in text
     spoilt = proved(monkeypatch, [candidate(ONE, 20.0)], spoil=lambda entry, d: d.__setitem__((0, 0), 7777))
     assert not spoilt.right and spoilt.measured is not None and prove_shapes.winner_of(spoilt.measured) is None
+
+
+@pytest.mark.parametrize(("batch", "asked", "found"), [(1, Batch.NONE, Batch.NONE), (8, Batch.NONE, Batch.STRIDED)])
+def test_a_shape_of_many_products_is_asked_of_an_operation_that_takes_them(
+    batch: int, asked: Batch, found: Batch
+) -> None:
+    operation = dataclasses.replace(ONE.operation, batch=asked)
+    assert prove_shapes.operation_for(Shape("", 16, 16, 16, batch), operation).batch is found
+    pointers = dataclasses.replace(ONE.operation, batch=Batch.POINTERS)
+    assert prove_shapes.operation_for(Shape("", 16, 16, 16, batch), pointers) == pointers

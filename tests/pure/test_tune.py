@@ -39,7 +39,7 @@ SIZE = "2048x2048x2048"
 #: One value for each axis that the world below does not tell apart.
 PLAIN = (
     "inst=16x16x16,arrange_a=rows,arrange_b=rows,residency=fragment,store=direct,raster=linear,pad_d=0,"
-    "fragment_buffers=1,min_blocks=1"
+    "fragment_buffers=1,min_blocks=1,split_k=1,reduction=none"
 )
 #: About 100 points: a sampler that repeats itself does so at once.
 FEW = f"{PLAIN},warps=2x2,feed=shared,copy=cpasync,stages=3,pad_a=8,pad_b=8"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -29,10 +31,12 @@ from targets import (
     slow_to_start,
 )
 
+from wmmagen import supervisor as supervisor_room
 from wmmagen import timing
 from wmmagen.backends import Launch, Pointer, gpu, worker
+from wmmagen.backends.worker import Run
 from wmmagen.errors import CrashFault, LaunchFault, MissingPiece, TimeoutFault
-from wmmagen.supervisor import Supervisor
+from wmmagen.supervisor import Channel, Supervisor
 from wmmagen.timing import NO_SENSOR, PARTLY_COLD, TimingProtocol
 
 LIMIT_S = 30.0
@@ -614,3 +618,117 @@ def test_a_signature_counts_floats_as_four_bytes() -> None:
     card._check_signature(kernel, launch)
     with pytest.raises(LaunchFault, match="arguments of"):
         card._check_signature(kernel, dataclasses.replace(launch, arguments=(Pointer(0), 0.5)))
+
+
+# What travels once ----------------------------------------------------------------------------------------------------
+
+
+def fixed(*values: int) -> np.ndarray:
+    array = np.array(values, np.uint8)
+    array.setflags(write=False)
+    return array
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Channel, Channel, list[int]]]:
+    """Two ends that keep arrays of 4 bytes and more, 12 bytes in all, and the sizes of what was received."""
+    monkeypatch.setattr(supervisor_room, "_KEPT_FROM_BYTES", 4)
+    monkeypatch.setattr(supervisor_room, "_MOST_KEPT_BYTES", 12)
+    sizes: list[int] = []
+    exactly = Channel._exactly
+
+    def counted(self: Channel, size: int) -> bytearray:
+        sizes.append(size)
+        return exactly(self, size)
+
+    monkeypatch.setattr(Channel, "_exactly", counted)
+    with contextlib.ExitStack() as stack:
+        one, other = (stack.enter_context(end) for end in socket.socketpair())
+        yield Channel(one), Channel(other), sizes
+
+
+def test_what_nobody_can_write_to_travels_once(ends: tuple[Channel, Channel, list[int]]) -> None:
+    here, there, sizes = ends
+    array = fixed(1, 2, 3, 4, 5)
+    for turn in range(3):
+        here.send(("run", [array]))
+        word, (got,) = there.receive()
+        assert word == "run" and got.tolist() == [1, 2, 3, 4, 5] and not got.flags.writeable
+        # The header, the table of parts, the message itself, and the array the first time.
+        assert sizes.count(5) == 1 and len(sizes) == 4 + 3 * turn
+
+
+def test_what_can_be_written_to_travels_as_it_is_now(ends: tuple[Channel, Channel, list[int]]) -> None:
+    here, there, _ = ends
+    array = np.zeros(8, np.uint8)
+    for value in (3, 4):
+        array[:] = value
+        here.send(array)
+        assert (there.receive() == value).all()
+
+
+def test_another_array_in_the_same_place_is_another_one(ends: tuple[Channel, Channel, list[int]]) -> None:
+    here, there, _ = ends
+    for value in range(50):
+        here.send(fixed(*[value] * 6))
+        assert (there.receive() == value).all()
+
+
+def test_both_ends_forget_alike(ends: tuple[Channel, Channel, list[int]]) -> None:
+    here, there, sizes = ends
+    arrays = [fixed(*[value] * 5) for value in range(4)]
+    for turn in (0, 1, 0, 2, 0, 1, 3, 3, 2, 0):
+        here.send([arrays[turn], arrays[turn]])
+        assert all((got == turn).all() for got in there.receive())
+    # Two of them fit: 0 and 1 come, 2 takes the place of 1, 1 that of 2, 3 that of 0, then 2 and 0 come again.
+    assert sizes.count(5) == 7
+    assert len(there._received) == len(here._sent) == 2
+
+
+def test_a_message_may_name_more_than_is_kept(ends: tuple[Channel, Channel, list[int]]) -> None:
+    here, there, _ = ends
+    arrays = [fixed(*[value] * 7) for value in range(5)]
+    for _ in range(2):
+        here.send(arrays)
+        assert [got[0] for got in there.receive()] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_sends_back_what_was_changed_alone() -> None:
+    kept, spoilt, own = fixed(1, 2), fixed(3, 4), np.array([5, 6], np.uint8)
+
+    class Recipe:
+        buffers = (kept, spoilt, own)
+
+    class Spoiling:
+        def run(self, recipe: object) -> list[np.ndarray]:
+            return [kept.copy(), spoilt + np.uint8(1), own.copy()]
+
+    request = Run(Recipe())  # type: ignore[arg-type]
+    answer = request.carry_out(Spoiling())  # type: ignore[arg-type]
+    assert answer[0] is None and answer[1].tolist() == [4, 5] and answer[2].tolist() == [5, 6]  # type: ignore[index]
+    left = request.left(answer)  # type: ignore[arg-type]
+    assert left[0] is kept and [one.tolist() for one in left[1:]] == [[4, 5], [5, 6]]
+
+
+def test_a_series_is_all_of_its_launches_in_order_on_each_copy_of_its_buffers() -> None:
+    done: list[tuple[bytes, str, object, object]] = []
+
+    class Prepared:
+        def __init__(self, *what: Any) -> None:
+            self.what = what
+
+        def enqueue(self, stream: object) -> None:
+            done.append((*self.what, stream))
+
+    class Card:
+        def prepare(self, cubin: bytes, launch: Launch, addresses: object) -> Prepared:
+            return Prepared(cubin, launch.entry, addresses)
+
+    steps = tuple((cubin, Launch(entry, (1, 1, 1), (32, 1, 1), 0, ())) for cubin, entry in ((b"x", "a"), (b"y", "b")))
+    recipe = worker.SeriesRecipe(steps, (np.zeros(4, np.uint8),))
+    first, second = recipe.prepare(Card(), [[1], [2]])  # type: ignore[arg-type]
+    second.enqueue("stream")
+    first.enqueue("stream")
+    assert done == [
+        (b"x", "a", [2], "stream"), (b"y", "b", [2], "stream"), (b"x", "a", [1], "stream"), (b"y", "b", [1], "stream"),
+    ]  # fmt: skip

@@ -106,6 +106,19 @@ class Subject:
     buffers: tuple[Bytes, ...]
 
 
+@dataclass(frozen=True)
+class Series:
+    """Launches that follow each other on one stream, to be timed as one.
+
+    Attributes:
+        steps: each a binary and the launch of one of its kernels, without tables.
+        buffers: that all of them work on.
+    """
+
+    steps: tuple[tuple[Binary, Launch], ...]
+    buffers: tuple[Bytes, ...]
+
+
 class Backend(Protocol):
     """Where kernels run. Every method may raise :class:`wmmagen.errors.Fault` and stays usable after it."""
 
@@ -162,7 +175,8 @@ class Backend(Protocol):
         """Time kernels in turns, each over copies of its own buffers; see :func:`wmmagen.timing.compare`.
 
         Args:
-            subjects: each a :class:`Subject`, or what the library of the same place makes of a product.
+            subjects: each a :class:`Subject`, a :class:`Series`, or what the library of the same place makes of a
+                product.
             protocol: how they are timed.
             limit_s: seconds for all of it.
 

@@ -106,9 +106,15 @@ def library() -> CublasLt:
 
 
 class _Descriptors:
-    """A product in the library's descriptors."""
+    """A product in the library's descriptors.
 
-    def __init__(self, library: CublasLt, product: LibraryProduct) -> None:
+    Args:
+        library: whose.
+        product: which.
+        bias: address of its bias; where it is not known yet, any that is aligned like it.
+    """
+
+    def __init__(self, library: CublasLt, product: LibraryProduct, bias: int) -> None:
         self._library = library
         lt, kind = library.lt, product.arithmetic
         with contextlib.ExitStack() as self._made:
@@ -118,6 +124,11 @@ class _Descriptors:
                 turned = library.blas.Operation["T" if stored.transposed else "N"]
                 key = lt.MatmulDescAttribute[attribute]
                 library.set(lt.matmul_desc_set_attribute, self.operation, key, np.int32, turned)
+            set_one, attributes = functools.partial(library.set, lt.matmul_desc_set_attribute), lt.MatmulDescAttribute
+            if product.epilogue:
+                set_one(self.operation, attributes.EPILOGUE, np.uint32, lt.Epilogue[product.epilogue])
+            if product.bias is not None:
+                set_one(self.operation, attributes.BIAS_POINTER, np.uint64, bias)
             self.first = self._layout(product.first, kind.operand, product.batch)
             self.second = self._layout(product.second, kind.operand, product.batch)
             self.added = self._layout(product.added, kind.result, product.batch)
@@ -183,7 +194,7 @@ def candidates(library: CublasLt, product: LibraryProduct) -> Candidates:
         return Candidates(library.version, (), product.refusal)
     results = np.zeros(REQUESTED, library.lt.matmul_heuristic_result_dtype)
     count = np.zeros(1, np.int32)
-    descriptors = _Descriptors(library, product)
+    descriptors = _Descriptors(library, product, alignment_of(product.bias) if product.bias else 0)
     try:
         library.call(
             library.lt.matmul_algo_get_heuristic,
@@ -249,6 +260,10 @@ def _words(library: CublasLt, algorithm: _Array) -> str:
     )
 
 
+def _at(addresses: Sequence[int], pointer: Pointer) -> int:
+    return addresses[pointer.buffer] + pointer.offset
+
+
 class EnqueuedProduct:
     """A product by one candidate, on matrices at fixed addresses. Its descriptors are given back with it.
 
@@ -266,16 +281,12 @@ class EnqueuedProduct:
         self, library: CublasLt, product: LibraryProduct, candidate: Candidate, addresses: Sequence[int]
     ) -> None:
         self._library = library
-        made = _Descriptors(library, product)
+        made = _Descriptors(library, product, _at(addresses, product.bias) if product.bias else 0)
         weakref.finalize(self, made.close)
         self._factors = np.array([product.alpha, product.beta], SCALES[product.arithmetic.scale])
         self._algorithm = np.frombuffer(candidate.algorithm, np.uint8).copy()
-        alpha = self._factors.ctypes.data
+        alpha, at = self._factors.ctypes.data, functools.partial(_at, addresses)
         first, second = product.operands
-
-        def at(pointer: Pointer) -> int:
-            return addresses[pointer.buffer] + pointer.offset
-
         self._arguments = (
             library.handle,
             made.operation,

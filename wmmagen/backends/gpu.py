@@ -17,9 +17,9 @@ import numpy as np
 
 from wmmagen import foundry
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import Bytes, Launch, Subject
+from wmmagen.backends import Bytes, Launch, Series, Subject
 from wmmagen.backends.library import CardLibrary
-from wmmagen.backends.worker import Attributes, Compare, KernelRecipe, Run, serve
+from wmmagen.backends.worker import Attributes, Compare, KernelRecipe, Run, SeriesRecipe, serve
 from wmmagen.errors import MissingPiece, RequestError
 from wmmagen.nvrtc import Binary
 from wmmagen.supervisor import Supervisor
@@ -171,7 +171,11 @@ class GpuBackend:
     @property
     def library(self) -> CardLibrary:
         """The cuBLASLt of this device, in the same child process as the kernels."""
-        return CardLibrary(self._supervisor.ask, self.device)
+        return CardLibrary(
+            self._supervisor.ask,
+            self.device,
+            lambda source, entry: foundry.compile_source(source, entry, self._arch).cubin,
+        )
 
     def runs(self, arch: Arch) -> bool:
         return arch.sm <= self._arch.sm
@@ -181,8 +185,8 @@ class GpuBackend:
 
     def run(self, binary: Binary, launch: Launch, buffers: Sequence[Bytes], *, limit_s: float = 10.0) -> list[Bytes]:
         request = Run(self.recipe(Subject(binary, launch, tuple(buffers))))
-        result: list[Bytes] = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
-        return result[: len(buffers)]
+        answer = self._supervisor.ask(request, limit_s=limit_s, what=self._what(launch.entry))
+        return request.left(answer)[: len(buffers)]
 
     def time(
         self,
@@ -199,21 +203,24 @@ class GpuBackend:
         return timing
 
     def compare(
-        self, subjects: Sequence[Subject | Recipe], protocol: TimingProtocol, *, limit_s: float = 60.0
+        self, subjects: Sequence[Subject | Series | Recipe], protocol: TimingProtocol, *, limit_s: float = 60.0
     ) -> Comparison:
         """As :meth:`wmmagen.backends.Backend.compare`; takes what is no kernel of ours, too.
 
         Args:
-            subjects: kernels, and recipes of whatever else the card can launch; these travel to the child process, so
-                they must be picklable.
+            subjects: kernels, series of them, and recipes of whatever else the card can launch; these travel to the
+                child process, so they must be picklable.
             protocol: how they are timed.
             limit_s: seconds for all of it.
         """
-        recipes = [self.recipe(subject) if isinstance(subject, Subject) else subject for subject in subjects]
+        recipes = [self.recipe(s) if isinstance(s, Subject | Series) else s for s in subjects]
         return self._compare(recipes, protocol, limit_s, f"comparing {len(recipes)} kernels on {self.device}")
 
-    def recipe(self, subject: Subject) -> Recipe:
+    def recipe(self, subject: Subject | Series) -> Recipe:
         """How the card comes to ``subject``."""
+        if isinstance(subject, Series):
+            steps = tuple((self._native(binary).cubin, launch) for binary, launch in subject.steps)
+            return SeriesRecipe(steps, _flat(subject.buffers))
         buffers = (*_flat(subject.buffers), *subject.launch.tables())
         return KernelRecipe(self._native(subject.binary).cubin, subject.launch, buffers)
 

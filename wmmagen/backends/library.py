@@ -61,8 +61,24 @@ class LibraryRecipe:
     def prepare(self, card: Card, copies: Sequence[Addresses]) -> Sequence[Enqueued]:
         from wmmagen.backends import cublas
 
-        library = cublas.library()
-        return [cublas.EnqueuedProduct(library, self.product, self.candidate, addresses) for addresses in copies]
+        library, behind = cublas.library(), self.product.behind
+        made: list[Enqueued] = []
+        for addresses in copies:
+            product = cublas.EnqueuedProduct(library, self.product, self.candidate, addresses)
+            then = [] if behind is None else [card.prepare(behind.cubin, behind.launch, addresses)]
+            made.append(_Both((product, *then)))
+        return made
+
+
+@dataclass(frozen=True)
+class _Both:
+    """A product and what follows it: one launch."""
+
+    parts: tuple[Enqueued, ...]
+
+    def enqueue(self, stream: Any) -> None:
+        for part in self.parts:
+            part.enqueue(stream)
 
 
 class CardLibrary:
@@ -71,15 +87,24 @@ class CardLibrary:
     Args:
         ask: how the child is asked: :meth:`wmmagen.supervisor.Supervisor.ask`, or one that answers like it.
         device: what it runs on, for messages.
+        compiler: of source and entry, the machine code for the device; None where there is none.
     """
 
-    def __init__(self, ask: Callable[..., Any], device: str) -> None:
+    def __init__(
+        self, ask: Callable[..., Any], device: str, compiler: Callable[[str, str], bytes] | None = None
+    ) -> None:
         self._ask = ask
         self._device = device
+        self._compiler = compiler
 
     @property
     def device(self) -> str:
         return self._device
+
+    def compiled(self, source: str, entry: str) -> bytes:
+        if self._compiler is None:
+            raise MissingPiece("nothing here compiles what would follow a product", "see `wmmagen doctor`")
+        return self._compiler(source, entry)
 
     def candidates(self, product: LibraryProduct) -> Candidates:
         answer: Candidates | Absent = self._answer(LibraryCandidates(product), f"the heuristic for {product}")
@@ -92,8 +117,7 @@ class CardLibrary:
 
     def run(self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes]) -> list[Bytes]:
         request = Run(self.recipe(product, candidate, buffers))
-        answer: list[Bytes] = self._answer(request, f"{product} by {candidate}", buffers)
-        return answer
+        return request.left(self._answer(request, f"{product} by {candidate}", buffers))
 
     def time(
         self, product: LibraryProduct, candidate: Candidate, buffers: Sequence[Bytes], protocol: TimingProtocol

@@ -173,11 +173,17 @@ def _best_gpu(arch: Arch) -> GpuBackend:
     return gpu.GpuBackend(able[0].index)
 
 
-def chip(arch: Arch) -> Chip:
-    """The chip that an estimate for ``arch`` means: that of a GPU here, or the usual one of the architecture.
+def chip(arch: Arch, device: str | None = None) -> Chip:
+    """The chip that an estimate for ``arch`` means: ``device``, a GPU here, or the usual one of the architecture.
 
     A GPU of another architecture, or one that the table of chips does not have, does not count.
+
+    Args:
+        device: the driver's name of the GPU that runs what is estimated; None where none does.
     """
+    known = chips.find(device or "")
+    if known is not None:
+        return known
     from wmmagen.backends import gpu
 
     try:

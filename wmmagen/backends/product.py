@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wmmagen.backends import Bytes, Pointer
+from wmmagen.backends import Bytes, Launch, Pointer
 from wmmagen.timing import Timing, TimingProtocol
 
 #: What brings the library and its bindings.
@@ -67,6 +67,26 @@ ARITHMETIC: dict[tuple[str, str, str], Arithmetic] = {
 }  # fmt: skip
 
 
+#: The library's own epilogues, members of ``cublasLtEpilogue_t``, by the steps that they are of the product that is
+#: asked for. Its bias has an element for each row of D^T, which is a column of ours, and D's type; its GELU is by tanh.
+#: Source: cuBLAS documentation, cublasLtEpilogue_t and CUBLASLT_MATMUL_DESC_BIAS_POINTER.
+EPILOGUES: dict[tuple[str, ...], str] = {
+    ("relu",): "RELU",
+    ("gelutanh",): "GELU",
+    ("biascol",): "BIAS",
+    ("biascol", "relu"): "RELU_BIAS",
+    ("biascol", "gelutanh"): "GELU_BIAS",
+}
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A kernel of ours that works on the buffers of a product behind it, in the same launch."""
+
+    cubin: bytes
+    launch: Launch
+
+
 @dataclass(frozen=True)
 class LibraryProduct:
     """D = alpha·A·B + beta·C as a library is asked for it.
@@ -81,6 +101,9 @@ class LibraryProduct:
         alpha, beta: the factors.
         batch: products, whose matrices lie ``strides`` apart; ``a`` to ``d`` are those of the first.
         strides: of A, B, C and D, in elements; 0 for a matrix of all products.
+        epilogue: of :data:`EPILOGUES`, what the library itself makes of the product; empty for nothing.
+        bias: its vector, N elements of D's type; None where the epilogue adds none.
+        behind: what follows the product; None for nothing.
         c_row_major, d_row_major: whether lines of C, of D are rows.
     """
 
@@ -104,12 +127,17 @@ class LibraryProduct:
     beta: float = 0.0
     batch: int = 1
     strides: tuple[int, int, int, int] = (0, 0, 0, 0)
+    epilogue: str = ""
+    bias: Pointer | None = None
+    behind: Behind | None = None
     c_row_major: bool = True
     d_row_major: bool = True
 
     def __str__(self) -> str:
         count = f", a batch of {self.batch}" if self.batch != 1 else ""
-        return f"cuBLASLt {self.a_type} {self.acc_type} {self.d_type} {self.m}x{self.n}x{self.k}{count}"
+        own = f" {self.epilogue}" if self.epilogue else ""
+        then = " and a kernel behind it" if self.behind else ""
+        return f"cuBLASLt {self.a_type} {self.acc_type} {self.d_type}{own} {self.m}x{self.n}x{self.k}{count}{then}"
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -244,6 +272,14 @@ class Library(Protocol):
     @property
     def device(self) -> str:
         """What it runs on: ``NVIDIA H200 (sm_90)``."""
+
+    def compiled(self, source: str, entry: str) -> bytes:
+        """The machine code, for this device, of a kernel that follows a product.
+
+        Raises:
+            CompileError: it is refused.
+            MissingPiece: there is no compiler here.
+        """
 
     def candidates(self, product: LibraryProduct) -> Candidates:
         """What the library's heuristic proposes for ``product`` in memory that is aligned as its pointers say.

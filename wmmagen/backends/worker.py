@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wmmagen.backends import Bytes, Launch
 from wmmagen.errors import CrashFault, Fault, LaunchFault
+from wmmagen.pieces import same_bytes
 from wmmagen.supervisor import READY, Channel
 from wmmagen.timing import TimingProtocol
 
@@ -32,13 +33,50 @@ class KernelRecipe:
 
 
 @dataclass(frozen=True)
+class SeriesRecipe:
+    """Kernels one after the other; see :class:`wmmagen.backends.Series`."""
+
+    steps: tuple[tuple[bytes, Launch], ...]
+    buffers: tuple[Bytes, ...]
+
+    def prepare(self, card: Card, copies: Sequence[Addresses]) -> Sequence[Enqueued]:
+        return [
+            _InOrder(tuple(card.prepare(cubin, launch, addresses) for cubin, launch in self.steps))
+            for addresses in copies
+        ]
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """Several launches in the place of one."""
+
+    steps: tuple[Enqueued, ...]
+
+    def enqueue(self, stream: object) -> None:
+        """Enqueue all of them."""
+        for step in self.steps:
+            step.enqueue(stream)
+
+
+@dataclass(frozen=True)
 class Run:
-    """Launch once what the recipe makes, over copies of its buffers; answered by the buffers as they were left."""
+    """Launch once what the recipe makes, over copies of its buffers; answered by the buffers as they were left.
+
+    Of one that nobody can write to and that was left as it was, None comes back: :meth:`left` has it.
+    """
 
     recipe: Recipe
 
     def carry_out(self, card: Card) -> object:
-        return card.run(self.recipe)
+        sent = self.recipe.buffers
+        return [
+            None if not before.flags.writeable and same_bytes(before, after) else after
+            for before, after in zip(sent, card.run(self.recipe), strict=True)
+        ]
+
+    def left(self, answer: Sequence[Bytes | None]) -> list[Bytes]:
+        """The buffers as they were left."""
+        return [before if after is None else after for before, after in zip(self.recipe.buffers, answer, strict=True)]
 
 
 @dataclass(frozen=True)
