@@ -77,6 +77,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "align_d": ALIGNS,
     "overflow": st.sampled_from(Overflow),
     "c": TYPES,
+    "cd": st.sampled_from(Layout),
     "batch": st.sampled_from(Batch),
     "inst": st.builds(Shape, EXTENTS, EXTENTS, EXTENTS),
     "warps": st.builds(Grid, COUNTS, COUNTS),
@@ -338,6 +339,16 @@ def test_packed_problems() -> None:
         for p in [Problem.packed(config(f"layout={layout}").operation, 2, 3, 5, extra=10)]
     }
     assert lds == {"rr": (15, 13, 13), "rc": (15, 15, 13), "cr": (12, 13, 13), "cc": (12, 15, 13)}
+    outputs = {
+        cd: (p.ldc, p.ldd, p.apart().strides[2:])
+        for cd in Layout
+        for p in [
+            Problem.packed(config(f"cd={cd},epilogue=linear,batch=strided").operation, 2, 3, 5, extra=10, batch=4)
+        ]
+    }
+    assert outputs == {
+        "rr": (13, 13, (26, 26)), "rc": (13, 12, (26, 36)), "cr": (12, 13, (36, 26)), "cc": (12, 12, (36, 36))
+    }  # fmt: skip
     empty = Problem.packed(BASE.operation, 0, 0, 0)
     assert (empty.lda, empty.ldb, empty.ldd) == (0, 0, 0)
     assert str(Problem.packed(BASE.operation, 2, 3, 5)) == "2x3x5"
