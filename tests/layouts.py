@@ -134,6 +134,8 @@ def mirrored(config: KernelConfig) -> KernelConfig:
 
 #: Along the rows of D is across those of D^T, which is no order that there is; each block is a tile of its own anyhow.
 _ORDERS = {Order.LINEAR: Order.LINEAR, Order.GROUPED: Order.PANELS, Order.PANELS: Order.GROUPED}
+#: What names of vectors and of their steps end with.
+_ENDS = {"row": "col", "col": "row"}
 
 
 def _of(first: bool, second: bool) -> Layout:
@@ -145,14 +147,22 @@ def _turned(steps: Epilogue) -> Epilogue:
         raise ValueError(f"{steps} says rows and columns in its text")
     if steps.simple:
         return steps
-    ends = {"row": "col", "col": "row"}
-    words = [word[:-3] + ends[word[-3:]] if word[-3:] in ends else word for word in str(steps).split("+")]
+    words = [word[:-3] + _ENDS[word[-3:]] if word[-3:] in _ENDS else word for word in str(steps).split("+")]
     return epilogue.read("+".join(words))
 
 
 def of_mirror(problem: Problem, operation: KernelConfig) -> Problem:
     """The same call of the mirrored kernel ``operation``."""
     p = problem
+    vectors = {f"stride_{v}": p.stride_of(f"{v[:-3]}{_ENDS[v[-3:]]}") for v in epilogue.VECTORS}
     return replace(
-        p, operation=operation.operation, m=p.n, n=p.m, lda=p.ldb, ldb=p.lda, stride_a=p.stride_b, stride_b=p.stride_a
+        p,
+        operation=operation.operation,
+        m=p.n,
+        n=p.m,
+        lda=p.ldb,
+        ldb=p.lda,
+        stride_a=p.stride_b,
+        stride_b=p.stride_a,
+        **vectors,
     )
