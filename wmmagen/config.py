@@ -229,7 +229,7 @@ class Operation:
     @property
     def factor(self) -> ElementType:
         """The type of alpha and beta, and of the arithmetic on them: f64 beside sums of f64, else f32."""
-        return F64 if self.acc is F64 else F32
+        return F64 if self.acc == F64 else F32
 
     @property
     def scaled(self) -> bool:

@@ -351,7 +351,7 @@ def hostile_cases(operation: Operation) -> Iterator[tuple[Case, Shifts]]:
             if problem.alpha:
                 yield exact_case(problem, shifts=even), even
         yield exact_case(Problem.packed(turned, *_ODD, _ODD_EXTRA), shifts=odd), odd
-        if operation.a is F32 and not operation.scaled:
+        if operation.a == F32 and not operation.scaled:
             yield case_of(_beyond_tf32(Problem.packed(turned, *_ODD, _ODD_EXTRA))), layout.UNSHIFTED
 
 

@@ -798,7 +798,7 @@ def between(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str,
     """Between which values right evaluations of a chain end, as :mod:`wmmagen.rounding` proves; ``float64``."""
     values = {name: Between(v, v) for name, v in _chain_values(problem, sums, c, beside).items()}
     o = problem.operation
-    found = _through(problem, Doubles() if o.factor is F64 else Singles(precise(o.d)), values)
+    found = _through(problem, Doubles() if o.factor == F64 else Singles(precise(o.d)), values)
     assert isinstance(found, Between)
     return found
 

@@ -225,7 +225,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "acceptable": acceptable,
             "spoilt": calls,
             "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
-            "ulps": DOUBLE_ULPS if o.factor is F64 else FUNCTION_ULPS,
+            "ulps": DOUBLE_ULPS if o.factor == F64 else FUNCTION_ULPS,
             "tried": _tried(o),
         },
         numbers=_selftest_numbers(config),
@@ -681,7 +681,7 @@ def _of_line_of_d(o: Operation, place: str) -> list[dict[str, Any]]:
 
 def _statements(o: Operation, spelt: Mapping[str, str]) -> str:
     """Each step as an assignment to ``value``, with its name beside it."""
-    spelt, double = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}, o.factor is F64
+    spelt, double = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}, o.factor == F64
     steps = o.epilogue.steps
     return _aligned((f"value = {formula.cpp(step.formula, spelt, double=double)};", step.word) for step in steps)
 

@@ -83,7 +83,10 @@ def moved(config: KernelConfig, binary: Binary, mirror_of: KernelConfig | None =
 def compared(config: KernelConfig, own: Binary, other: Binary) -> str:
     """In what a kernel and its mirrored one differ; empty for nothing."""
     mirror = layouts.mirrored(config)
-    first, second = moved(config, own), moved(mirror, other, config)
+    try:
+        first, second = moved(config, own), moved(mirror, other, config)
+    except Fault as fault:
+        return f"{fault.outcome}: {fault.message}"
     keys = sorted(first.keys() | second.keys())
     return ", ".join(f"{k} {first.get(k)} {second.get(k)}" for k in keys if first.get(k) != second.get(k))
 

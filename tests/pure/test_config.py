@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from dataclasses import fields
 from typing import Any
@@ -352,3 +353,10 @@ def test_packed_problems() -> None:
     empty = Problem.packed(BASE.operation, 0, 0, 0)
     assert (empty.lda, empty.ldb, empty.ldd) == (0, 0, 0)
     assert str(Problem.packed(BASE.operation, 2, 3, 5)) == "2x3x5"
+
+
+@pytest.mark.parametrize(("text", "factor"), [("a=f64,acc=f64,d=f64", "f64"), ("a=f16", "f32")])
+def test_another_process_has_the_same_factors(text: str, factor: str) -> None:
+    operation = config(f"{text},epilogue=scalecol,store=staged").operation
+    sent = pickle.loads(pickle.dumps(operation))
+    assert sent == operation and sent.factor.name == sent.vector_type("scale_col").name == factor
