@@ -168,6 +168,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
     arch, begin = archs.find(asked.arch), time.monotonic()
+    record = asked.to / f"ragged_speed_{arch}.txt"
     with pick("gpu", arch) as place:
         backend = place.demanded()
         bench = Bench(arch, backend)
@@ -185,8 +186,10 @@ def main() -> int:
             except WmmagenError as error:
                 bench.complaints += 1
                 bench.say(f"  ENDED: {error.message}")
+            # After each, so that a run that is ended keeps what it has.
+            emit.write(record, "\n".join(bench.lines) + "\n")
     bench.say(f"\n{bench.complaints} of the demands do not hold")
-    emit.write(asked.to / f"ragged_speed_{arch}.txt", "\n".join(bench.lines) + "\n")
+    emit.write(record, "\n".join(bench.lines) + "\n")
     return 1 if bench.complaints else 0
 
 

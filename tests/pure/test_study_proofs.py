@@ -23,7 +23,7 @@ from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.backends.worker import KernelRecipe
 from wmmagen.config import Batch, name, parse
-from wmmagen.errors import AnswerIsNo
+from wmmagen.errors import AnswerIsNo, CompileError
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.shapes import Shape
 from wmmagen.timing import Timing, TimingProtocol
@@ -155,7 +155,7 @@ def candidate(of: Any, us: float | None, outcome: Outcome = Outcome.OK) -> Recor
 
 
 def asked(**more: Any) -> argparse.Namespace:
-    given = {"sweep": 1.0, "seconds": 0.5, "leaders": 2, "mode": "warm", "fp32": False}
+    given = {"sweep": 1.0, "screen": 0, "seconds": 0.5, "leaders": 2, "mode": "warm", "fp32": False}
     return argparse.Namespace(**given | more)
 
 
@@ -187,6 +187,43 @@ def test_a_shape_without_a_right_kernel_is_said(monkeypatch: pytest.MonkeyPatch)
     assert not one.right and "No right kernel: a name (32, 32, 16)" in text and "0 right of 1 candidates" in text
     spoilt = proved(monkeypatch, [candidate(ONE, 20.0)], spoil=lambda entry, d: d.__setitem__((0, 0), 7777))
     assert not spoilt.right and spoilt.measured is not None and prove_shapes.winner_of(spoilt.measured) is None
+
+
+def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The more warps, the quicker, here, and two down do not compile: the search climbs, and proves nothing."""
+
+    class Makers:
+        def __init__(self, jobs: int) -> None:
+            assert jobs >= 1
+
+        def __enter__(self) -> Makers:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def order(self, text: str, entry: str, arch: object) -> str:
+            return entry
+
+        def compile_many(self, orders: list[str]) -> list[object]:
+            return [CompileError("no", "") if "_w2x" in entry else entry for entry in orders]
+
+    def timed(config: Any, binary: object, *_: object) -> Timing:
+        assert binary == f"{name(config)}_kernel"
+        us = 100.0 / (config.warps.m * config.warps.n)
+        return Timing(us, (us, us), 5, 1)
+
+    monkeypatch.setattr(prove_shapes, "Foundry", Makers)
+    monkeypatch.setattr(prove_shapes.trial, "time_it", timed)
+    place = Place(NumpyBackend(), SM75)
+    shape = Shape("a name", 256, 256, 256)
+    found = prove_shapes.screen(shape, ONE.operation, SM75, place, asked(screen=60))
+    assert 30 <= len(found) == len(set(found)) < 60
+    assert found == prove_shapes.screen(shape, ONE.operation, SM75, place, asked(screen=60))
+    widths = [config.warps.m * config.warps.n for config in found]
+    assert widths == sorted(widths, reverse=True) and all(config.warps.m != 2 for config in found)
+    drawn = prove_shapes.screen(shape, ONE.operation, SM75, place, asked(screen=20))
+    assert sum(widths[:20]) > sum(config.warps.m * config.warps.n for config in drawn)
 
 
 @pytest.mark.parametrize(("batch", "asked", "found"), [(1, Batch.NONE, Batch.NONE), (8, Batch.NONE, Batch.STRIDED)])
