@@ -38,6 +38,7 @@ OPEN: dict[str, list[str]] = {
     "align_b": ["1", "2", "4", "8"],
     "align_d": ["1", "2", "4"],
     "batch": ["none", "strided", "pointers"],
+    "cd": ["rr", "cc", "cr"],
     "arrange_a": ["rows", "tiles"],
     "arrange_b": ["rows", "tiles"],
     "fragment_buffers": ["1", "2"],
@@ -60,6 +61,9 @@ def impossible(pairs: str, sm: int, strict: bool) -> str:
         return "T131"
     if pairs == "overflow=saturate":
         return "X618"
+    # Nothing is added by default, so there is no C to lie in another way than D.
+    if pairs == "cd=cr":
+        return "X641"
     # Three buffers need copies past the registers.
     if pairs in ("stages=3", "stages=4") and sm < 80:
         return "C503"
