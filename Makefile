@@ -44,6 +44,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_epilogues.py
 	$(BIN)/python tests/nvrtc/prove_batched.py
 	$(BIN)/python tests/nvrtc/prove_covering.py
+	$(BIN)/python tests/nvrtc/prove_layouts.py
 	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 	$(BIN)/python tests/gpu/prove_sliced.py --backend cpu
 
@@ -58,6 +59,7 @@ proof-gpu: $(STAMP)
 	$(BIN)/python tests/gpu/prove_emission.py
 	$(BIN)/python tests/gpu/prove_large.py
 	$(BIN)/python tests/gpu/prove_batched.py
+	$(BIN)/python tests/gpu/prove_layouts.py
 	$(BIN)/python tests/gpu/prove_split.py
 	$(BIN)/python tests/gpu/prove_sliced.py
 	$(BIN)/python tests/gpu/prove_ragged.py

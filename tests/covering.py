@@ -31,7 +31,7 @@ from wmmagen.errors import ConfigError
 from wmmagen.expr import parse
 
 #: What every pair is wanted of, whatever else is an axis.
-MAIN = ("a", "acc", "d", "layout", "inst", "stages", "copy", "residue", "epilogue", "batch")
+MAIN = ("a", "acc", "d", "layout", "cd", "inst", "stages", "copy", "residue", "epilogue", "batch")
 #: Of these every three values. With the epilogue, which has the most, they would be three times as many rows.
 TRIPLES = tuple(name for name in MAIN if name != "epilogue")
 ARCH = "arch"

@@ -363,10 +363,10 @@ def _both_shared(problem: Problem) -> Problem:
 
 
 def _side_by_side(problem: Problem) -> Problem:
-    """Outputs in rows that hold all of them, as the heads of an attention lie."""
+    """Outputs in rows, or columns, that hold all of them, as the heads of an attention lie."""
     apart, count = _apart(problem), 3
     # Whole units of 256 elements keep every alignment.
-    stride = -(-problem.n // 256) * 256
+    stride = -(-(problem.n if problem.operation.d_row_major else problem.m) // 256) * 256
     return replace(apart, batch=count, stride_d=stride, ldd=count * stride + 256)
 
 

@@ -449,8 +449,7 @@ def _under_ceilings(
 
 
 def _instruction(config: KernelConfig) -> Instruction:
-    o, inst = config.operation, config.inst
-    found = instructions.find(o.a, o.acc, inst.m, inst.n, inst.k)
+    found = instructions.find(config.operation.a, config.operation.acc, *config.multiplied)
     assert found is not None, "a legal configuration has an instruction of the table"
     return found
 

@@ -12,7 +12,7 @@ import ctypes
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from operator import attrgetter
@@ -43,7 +43,7 @@ MAX_STRIDE = 2**63 - 1
 
 
 class Layout(StrEnum):
-    """Layouts of A and B, in this order: r is row-major, c is column-major."""
+    """Layouts of two matrices, A and B or C and D, in this order: r is row-major, c is column-major."""
 
     RR = "rr"
     RC = "rc"
@@ -147,6 +147,9 @@ class Shape:
     n: int
     k: int
 
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.m, self.n, self.k))
+
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
@@ -164,7 +167,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a kernel computes: D = A·B through its epilogue, on these types and layouts. C and D are row-major.
+    """What a kernel computes: D = A·B through its epilogue, on these types and layouts.
 
     Attributes:
         a: element type of A and of B.
@@ -178,6 +181,7 @@ class Operation:
         overflow: what integer sums do beyond their type.
         batch: whether a launch computes one product or a batch of them.
         c: element type of what an epilogue adds, of C, of R and of the biases, where it is not D's; else None.
+        cd: layouts of C and D; R lies as C does.
     """
 
     a: ElementType
@@ -192,6 +196,7 @@ class Operation:
     overflow: Overflow = Overflow.WRAP
     batch: Batch = Batch.NONE
     c: ElementType | None = None
+    cd: Layout = Layout.RR
 
     def __post_init__(self) -> None:
         # 0 stands for the most that any copy can use; it is never kept.
@@ -209,9 +214,22 @@ class Operation:
         return self.layout in (Layout.RR, Layout.CR)
 
     @property
+    def c_row_major(self) -> bool:
+        return self.cd in (Layout.RR, Layout.RC)
+
+    @property
+    def d_row_major(self) -> bool:
+        return self.cd in (Layout.RR, Layout.CR)
+
+    @property
+    def layouts(self) -> str:
+        """Those of A and B, and of C and D where these do not both lie in rows, as names say them."""
+        return f"{self.layout}{'' if self.cd is Layout.RR else self.cd}"
+
+    @property
     def factor(self) -> ElementType:
         """The type of alpha and beta, and of the arithmetic on them: f64 beside sums of f64, else f32."""
-        return F64 if self.acc is F64 else F32
+        return F64 if self.acc == F64 else F32
 
     @property
     def scaled(self) -> bool:
@@ -279,6 +297,12 @@ class KernelConfig:
     split_k: int
     reduction: Reduction
     warps_k: int
+
+    @property
+    def multiplied(self) -> Shape:
+        """The extents of the instruction as the hardware has it: of D^T = B^T·A^T where D is column-major."""
+        i = self.inst
+        return i if self.operation.d_row_major else Shape(i.n, i.m, i.k)
 
     @property
     def crosses_slices(self) -> bool:
@@ -367,8 +391,8 @@ class Problem:
     @property
     def alignments(self) -> dict[str, int]:
         """As much of what its operation promises of each matrix as leading dimensions keep; in elements."""
-        o, rows = self.operation, {"align_a": self.lda, "align_b": self.ldb, "align_d": self.ldd}
-        return {key: math.gcd(ld, getattr(o, key)) for key, ld in rows.items()}
+        rows = {"align_a": (self.lda,), "align_b": (self.ldb,), "align_d": (self.ldc, self.ldr, self.ldd)}
+        return {key: math.gcd(*lds, getattr(self.operation, key)) for key, lds in rows.items()}
 
     def doing(self, operation: Operation) -> Problem:
         """The same call of another operation; what that has nothing of is left out."""
@@ -399,10 +423,11 @@ class Problem:
         """
         lda = (k if operation.a_row_major else m) + extra
         ldb = (n if operation.b_row_major else k) + extra
-        ldc, ldr = (n + extra if operation.epilogue.has(name) else 0 for name in epilogues.MATRICES)
+        line_c, line_d = (n if rows else m for rows in (operation.c_row_major, operation.d_row_major))
+        ldc, ldr = (line_c + extra if operation.epilogue.has(name) else 0 for name in epilogues.MATRICES)
         factor = beta if beta is not None else 1.0 if operation.scaled else 0.0
         numbers: dict[str, Any] = ({"high": 6.0} if operation.epilogue.has("high") else {}) | scalars
-        one = cls(operation, m, n, k, lda, ldb, n + extra, ldc, alpha, factor, ldr=ldr, batch=batch, **numbers)
+        one = cls(operation, m, n, k, lda, ldb, line_d + extra, ldc, alpha, factor, ldr=ldr, batch=batch, **numbers)
         return one.apart() if operation.batched else one
 
     @property
@@ -420,15 +445,16 @@ class Problem:
         """The batch with each matrix behind the one before, gaps included, and so many of its own lines in between."""
         o, e = self.operation, self.operation.epilogue
         vectors = {v: self.m if epilogues.along_row(v) else self.n for v in e.vectors}
+        lines_c = (self.m if o.c_row_major else self.n) + lines
         others = {
-            **{f"stride_{m}": (self.m + lines) * getattr(self, f"ld{m}") for m in e.matrices},
+            **{f"stride_{m}": lines_c * getattr(self, f"ld{m}") for m in e.matrices},
             **{f"stride_{v}": (-(-n // _VECTOR_UNIT) + lines) * _VECTOR_UNIT for v, n in vectors.items()},
         }
         return replace(
             self,
             stride_a=((self.m if o.a_row_major else self.k) + lines) * self.lda,
             stride_b=((self.k if o.b_row_major else self.n) + lines) * self.ldb,
-            stride_d=(self.m + lines) * self.ldd,
+            stride_d=((self.m if o.d_row_major else self.n) + lines) * self.ldd,
             **others,
         )
 
@@ -585,6 +611,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "align_d": _read_alignment,
     "overflow": _enum_reader(Overflow),
     "c": _read_type,
+    "cd": _enum_reader(Layout),
     "batch": _enum_reader(Batch),
     "inst": _read_shape,
     "warps": _read_grid(MAX_COUNT),
@@ -611,6 +638,7 @@ READERS: dict[str, Callable[[str, str], Any]] = {
 #: Values that mean that a mechanism is not there, where names and studies say nothing of it.
 NEUTRAL: dict[str, Any] = {
     "overflow": Overflow.WRAP,
+    "cd": Layout.RR,
     "batch": Batch.NONE,
     "reduction": Reduction.NONE,
     "warps_k": 1,
@@ -768,7 +796,7 @@ _TYPES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 _N = r"(?:0|[1-9][0-9]{0,4})"
 _NAME = re.compile(
     rf"wmma_gemm_(?P<a>{_TYPES})_(?P<acc>{_TYPES})(?P<overflow>{_SATURATES})?_(?P<d>{_TYPES})(?:c(?P<c>{_TYPES}))?"
-    rf"_(?P<layout>{_alternatives(Layout)})_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
+    rf"_(?P<layout>{_alternatives(Layout)})(?P<cd>{_alternatives(Layout)})?_(?P<epilogue>[a-z0-9]+)_(?P<residue>{_alternatives(Residue)})"
     rf"(?P<align_a>{_N})(?:x(?P<align_b>{_N})x(?P<align_d>{_N}))?"
     rf"(?:_(?P<batch>{'|'.join(b for b in Batch if b is not Batch.NONE)}))?"
     rf"__i(?P<inst>{_N}x{_N}x{_N})_w(?P<warps>{_N}x{_N})_f(?P<frags>{_N}x{_N})_k(?P<k_steps>{_N})"
@@ -799,7 +827,7 @@ def name(config: KernelConfig) -> str:
     acc = o.acc.name + (_SATURATES if o.overflow is Overflow.SATURATE else "")
     # C's type is D's but for a few.
     d = o.d.name if o.added == o.d else f"{o.d.name}c{o.added.name}"
-    what = f"wmma_gemm_{o.a.name}_{acc}_{d}_{o.layout}_{o.epilogue.in_name}_{o.residue}{align}"
+    what = f"wmma_gemm_{o.a.name}_{acc}_{d}_{o.layouts}_{o.epilogue.in_name}_{o.residue}{align}"
     what += f"_{o.batch}" if o.batched else ""
     how = (
         f"i{c.inst}_w{c.warps}_f{c.frags}_k{c.k_steps}_{c.feed}_{c.copy}{c.stages}_p{c.pad_a}x{c.pad_b}x{c.pad_d}"

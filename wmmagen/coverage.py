@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from wmmagen.config import Batch, KernelConfig, Reduction, Residue, spell, values_of
+from wmmagen.config import Batch, KernelConfig, Layout, Reduction, Residue, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
 #: For each key that is narrower than what is known: the values that are made. Keys that are not here are made in full.
@@ -83,10 +83,11 @@ def demand_padding(config: KernelConfig) -> None:
         "it takes all sizes itself (residue=predicated)": o.residue is not Residue.EXACT,
         "copies of a batch are not made (batch)": o.batch is not Batch.NONE,
         "its splits have a workspace or zeros of their own (reduction)": config.reduction is not Reduction.NONE,
+        "copies of C and D are made in rows (cd)": o.cd is not Layout.RR,
         "what chains of steps add is not copied (epilogue)": not o.epilogue.simple or o.c is not None,
     }
     if broken := [why for why, holds in reasons.items() if holds]:
         raise NotGeneratedYet(
             f"{config} is not called on padded copies: {'; '.join(broken)}",
-            "residue=exact,batch=none,split_k=1,reduction=none with epilogue=none or linear",
+            "residue=exact,batch=none,split_k=1,reduction=none,cd=rr with epilogue=none or linear",
         )

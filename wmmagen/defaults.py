@@ -51,6 +51,7 @@ from wmmagen.space import Space
 _PLAIN: dict[str, Any] = {
     "residue": Residue.EXACT,
     "overflow": Overflow.WRAP,
+    "cd": Layout.RR,
     "batch": Batch.NONE,
     "residency": Residency.FRAGMENT,
     "min_blocks": 1,

@@ -202,6 +202,9 @@ def _refusals(operation: Operation) -> tuple[str, str]:
     if o.acc.integer:
         whole = "what the steps make of whole sums has another type than a library's product, where they would begin"
         return whole, whole
+    if o.cd is not Layout.RR:
+        rows = "what does a whole chain is asked for a C and a D in rows alone"
+        return rows, rows
     if words not in EPILOGUES:
         return f"cuBLASLt has no epilogue that is {o.epilogue}; of these: {', '.join(map('+'.join, EPILOGUES))}", scaled
     if o.epilogue.adds and o.added != o.d:
@@ -226,7 +229,7 @@ def plain(operation: Operation) -> Operation:
 
 
 def _in_f32(operation: Operation) -> Operation:
-    return Operation(F32, F32, F32, operation.layout, operation.epilogue, batch=operation.batch)
+    return Operation(F32, F32, F32, operation.layout, operation.epilogue, batch=operation.batch, cd=operation.cd)
 
 
 def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProduct:
@@ -263,6 +266,8 @@ def product_of(problem: Problem, images: Sequence[Image | Stack]) -> LibraryProd
         beta=p.beta,
         batch=p.batch,
         strides=p.strides,
+        c_row_major=o.c_row_major,
+        d_row_major=o.d_row_major,
     )
 
 
@@ -346,7 +351,7 @@ def hostile_cases(operation: Operation) -> Iterator[tuple[Case, Shifts]]:
             if problem.alpha:
                 yield exact_case(problem, shifts=even), even
         yield exact_case(Problem.packed(turned, *_ODD, _ODD_EXTRA), shifts=odd), odd
-        if operation.a is F32 and not operation.scaled:
+        if operation.a == F32 and not operation.scaled:
             yield case_of(_beyond_tf32(Problem.packed(turned, *_ODD, _ODD_EXTRA))), layout.UNSHIFTED
 
 

@@ -46,19 +46,21 @@ class Constant:
         name: in Python, C++ and messages.
         meaning: the comment beside it in a generated file.
         expr: how it follows from the numbers above it; None for a number that the configuration gives.
+        columns: the comment where D is column-major and that makes it another one.
     """
 
     name: str
     meaning: str
     expr: Expr | None = None
+    columns: str = ""
 
 
-def _given(name: str, meaning: str) -> Constant:
-    return Constant(name, meaning)
+def _given(name: str, meaning: str, *, columns: str = "") -> Constant:
+    return Constant(name, meaning, columns=columns)
 
 
-def _derived(name: str, text: str, meaning: str) -> Constant:
-    return Constant(name, meaning, parse(text))
+def _derived(name: str, text: str, meaning: str, *, columns: str = "") -> Constant:
+    return Constant(name, meaning, parse(text), columns)
 
 
 #: What a tile's count of finished blocks takes: whole fragments' rows, so that the next tile's sums are aligned, too.
@@ -94,7 +96,7 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _given("STAGES", "slices in shared memory at a time"),
         _given("PAD_A", "extra elements on a staged row of A"),
         _given("PAD_B", "and of B"),
-        _given("PAD_D", "extra elements on a staged row of sums"),
+        _given("PAD_D", "extra elements on a staged row of sums", columns="extra elements on a staged column of sums"),
         _given("MIN_BLOCKS", "blocks that a multiprocessor is to hold at a time, which limits registers"),
         _given("RASTER_WIDTH", "block rows of a group, or block columns of a panel"),
         _given("SPLIT_K", "blocks that share one tile of D along K"),
@@ -114,7 +116,12 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
         _derived("A_TILE_COLS", "INST_K if a_row_major else INST_M", "elements in a row of an instruction tile of A"),
         _derived("B_TILE_ROWS", "INST_K if b_row_major else INST_N", "rows of an instruction tile of B as it lies"),
         _derived("B_TILE_COLS", "INST_N if b_row_major else INST_K", "elements in a row of an instruction tile of B"),
-        _derived("D_TILE_COLS", "INST_N", "elements in a row of an instruction tile of D"),
+        _derived(
+            "D_TILE_COLS",
+            "INST_N if d_row_major else INST_M",
+            "elements in a row of an instruction tile of D",
+            columns="elements in a column of an instruction tile of D",
+        ),
     ),
     (
         _derived("A_ROWS", "BLOCK_M if a_row_major else BLOCK_K", "the slice of A as it lies: rows"),
@@ -155,14 +162,34 @@ GROUPS: tuple[tuple[Constant, ...], ...] = (
     ),
     (
         _derived("LDS_D", "D_TILE_COLS + PAD_D", "leading dimension of a staged tile of sums"),
-        _derived("D_TILE", "INST_M * LDS_D", "elements of it"),
-        _derived("D_STRIP", "FRAGS_N * D_TILE", "sums that a warp stages at a time: one row of its tiles"),
-        _derived("D_ROW_VECTORS", "WARP_N // ALIGN_D", "stores that make a row of a warp's tile of D"),
-        _derived("D_STORES", f"INST_M * D_ROW_VECTORS // {WARP_SIZE}", "stores of a lane for one row of tiles"),
+        _derived("D_TILE", "(INST_M if d_row_major else INST_N) * LDS_D", "elements of it"),
+        _derived(
+            "D_STRIP",
+            "(FRAGS_N if d_row_major else FRAGS_M) * D_TILE",
+            "sums that a warp stages at a time: one row of its tiles",
+            columns="sums that a warp stages at a time: one column of its tiles",
+        ),
+        _derived(
+            "D_ROW_VECTORS",
+            "(WARP_N if d_row_major else WARP_M) // ALIGN_D",
+            "stores that make a row of a warp's tile of D",
+            columns="stores that make a column of a warp's tile of D",
+        ),
+        _derived(
+            "D_STORES",
+            f"(INST_M if d_row_major else INST_N) * D_ROW_VECTORS // {WARP_SIZE}",
+            "stores of a lane for one row of tiles",
+            columns="stores of a lane for one column of tiles",
+        ),
         _derived("OUTPUT_BYTES", "ALIGN_D * D_BITS // 8", "one store of D"),
         _derived("SUMS_BYTES", "ALIGN_D * ACC_BITS // 8", "and the sums for it"),
         _derived("ADDED_BYTES", "ALIGN_D * C_BITS // 8", "and what is added to it"),
-        _derived("SCALES_BYTES", "ALIGN_D * (8 if acc_f64 else 4)", "and the scales of its columns"),
+        _derived(
+            "SCALES_BYTES",
+            "ALIGN_D * (8 if acc_f64 else 4)",
+            "and the scales of its columns",
+            columns="and the scales of its rows",
+        ),
     ),
     (
         _derived("PARTIAL", "BLOCK_M * BLOCK_N", "sums of one block in the workspace"),
@@ -196,6 +223,10 @@ COSTS: tuple[Constant, ...] = (
         f"WARP_M * WARP_N * ACC_BITS // {32 * WARP_SIZE}",
         "registers of each thread that hold partial sums",
     ),
+    _derived(
+        "C_TILE_COLS", "INST_N if c_row_major else INST_M", "elements in a row of an instruction tile of C as it lies"
+    ),
+    _derived("D_TILE_ROWS", "INST_M if d_row_major else INST_N", "rows of an instruction tile of D as it lies"),
     _derived("A_COPY_BYTES", "ALIGN_A * A_BITS // 8", "one copy of A"),
     _derived("B_COPY_BYTES", "ALIGN_B * A_BITS // 8", "and of B"),
 )
@@ -245,6 +276,7 @@ _STRUCTURE: dict[str, tuple[str, ...]] = {
     "d": tuple(ELEMENT_TYPES),
     "c": tuple(ELEMENT_TYPES),
     "layout": tuple(Layout),
+    "cd": tuple(Layout),
     "batch": tuple(Batch),
     "residue": tuple(Residue),
     "overflow": tuple(Overflow),
@@ -274,7 +306,7 @@ _EPILOGUE_FLAGS = (
     "epilogue_none", "epilogue_linear", "with_c", "with_r", *(f"with_{vector}" for vector in VECTORS),
     "epilogue_adds", "c_like_d", "c_like_acc", "epilogue_positional", "epilogue_scales",
 )  # fmt: skip
-_MORE_FLAGS = ("a_row_major", "b_row_major", *_EPILOGUE_FLAGS, "strict_isa")
+_MORE_FLAGS = ("a_row_major", "b_row_major", "c_row_major", "d_row_major", *_EPILOGUE_FLAGS, "strict_isa")
 
 
 def _epilogue_flags(operation: Operation) -> tuple[bool, ...]:
@@ -286,7 +318,8 @@ def _epilogue_flags(operation: Operation) -> tuple[bool, ...]:
 def flags(config: KernelConfig, *, strict_isa: bool = False) -> dict[str, bool]:
     """Every flag of a configuration: ``feed_shared``, ``a_f16``, ``a_row_major``, …"""
     o = config.operation
-    return dict(_flags(_structure_of(config), (o.a_row_major, o.b_row_major, *_epilogue_flags(o), strict_isa)))
+    rows = (o.a_row_major, o.b_row_major, o.c_row_major, o.d_row_major)
+    return dict(_flags(_structure_of(config), (*rows, *_epilogue_flags(o), strict_isa)))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -300,9 +333,10 @@ def _flags(structure: tuple[str, ...], more: tuple[bool, ...]) -> dict[str, bool
 def given(config: KernelConfig) -> dict[str, int]:
     """The numbers that the configuration and the tables give, before anything is derived."""
     c, o = config, config.operation
-    row = instructions.find(o.a, o.acc, c.inst.m, c.inst.n, c.inst.k)
+    row = instructions.find(o.a, o.acc, *c.multiplied)
     # A shape that no instruction has breaks its own rule; the widest fragment keeps the others meaningful.
-    registers = (row.a_registers, row.b_registers, row.acc_registers) if row else (8, 8, 8)
+    first, second, sums = (row.a_registers, row.b_registers, row.acc_registers) if row else (8, 8, 8)
+    registers = (first, second, sums) if o.d_row_major else (second, first, sums)
     return {
         "A_BITS": o.a.bits,
         "ACC_BITS": o.acc.bits,
@@ -357,7 +391,7 @@ def follow(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_columns(known: Mapping[str, Any]) -> bool:
-    """Whether the lanes of a warp cover whole rows of D, so that every store of a lane has the same columns."""
+    """Whether the lanes of a warp cover whole lines of D, so that every store of a lane has the same places."""
     return bool(known["D_ROW_VECTORS"] > 0 and WARP_SIZE % known["D_ROW_VECTORS"] == 0)
 
 

@@ -113,6 +113,13 @@ _FIELDS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("`c`*type*, or nothing", ("c",), "the same", "elements of what an epilogue adds, only where they are not D's"),
     ("`_`*word*", ("layout",), _words(Layout), "layouts of A and B, r for row-major, c for column-major"),
     (
+        "*word*, or nothing",
+        ("cd",),
+        "the same",
+        "layouts of C and D, right after those of A and B; nothing: both are row-major. R lies as C does; where "
+        "there is neither, C's letter is D's",
+    ),
+    (
         "`_`*steps*",
         ("epilogue",),
         f"{_words(('none', *STEPS, EXPR))}",

@@ -84,7 +84,7 @@ class Request:
         """
         o = self.operation
         widest = Operation(o.a, o.acc, o.d)
-        words = [str(self.arch), o.a.name, o.acc.name, o.d.name, str(o.layout)]
+        words = [str(self.arch), o.a.name, o.acc.name, o.d.name, o.layouts]
         if o.added != o.d:
             words.append(f"c{o.added.name}")
         if o.epilogue != widest.epilogue:

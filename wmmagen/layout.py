@@ -346,9 +346,9 @@ class Shifts:
     Attributes:
         a, b: of A and of B.
         d: of D, and of C and R where they have its type.
-        added: of C and R where they have another type, and of the biases of columns; those of rows begin one element
-            behind a boundary where anything is shifted.
-        scales: of the scales of columns.
+        added: of C and R where they have another type, and of the biases of places in a line of D, columns where it is
+            row-major; those of lines begin one element behind a boundary where anything is shifted.
+        scales: of the scales of places.
     """
 
     a: int = 0
@@ -385,15 +385,18 @@ def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts =
     of_d = shifts.d if o.added == o.d else shifts.added
     for matrix in o.epilogue.matrices:
         # A C that nobody reads may have any leading dimension; its image lies behind what would be read.
-        ld = p.ldr if matrix == "r" else p.ldc if p.reads_c else max(p.ldc, p.n)
-        found.append(image(p.m, p.n, ld, o.added, guard_bytes=guard_bytes, shift=of_d, ends=True))
+        ld = p.ldr if matrix == "r" else p.ldc if p.reads_c else max(p.ldc, p.n if o.c_row_major else p.m)
+        found.append(
+            image(p.m, p.n, ld, o.added, row_major=o.c_row_major, guard_bytes=guard_bytes, shift=of_d, ends=True)
+        )
     for vector in o.epilogue.vectors:
         element, extent = o.vector_type(vector), p.m if along_row(vector) else p.n
         shift = shifts.added if vector in BIASES else shifts.scales
-        if along_row(vector):
+        if along_row(vector) is o.d_row_major:
             shift = element.bits // 8 if shifts != UNSHIFTED else 0
         found.append(image(1, extent, extent, element, guard_bytes=guard_bytes, shift=shift, ends=True))
-    found.append(image(p.m, p.n, p.ldd, o.d, output=True, guard_bytes=guard_bytes, shift=shifts.d))
+    d = image(p.m, p.n, p.ldd, o.d, row_major=o.d_row_major, output=True, guard_bytes=guard_bytes, shift=shifts.d)
+    found.append(d)
     return tuple(found)
 
 

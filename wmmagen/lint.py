@@ -161,7 +161,7 @@ def defects(config: KernelConfig, kernel: Kernel) -> tuple[str, ...]:
         DisassemblyError: an access to memory or a matrix instruction of a form that is not known.
     """
     o, inst = config.operation, config.inst
-    row = instructions.find(o.a, o.acc, inst.m, inst.n, inst.k)
+    row = instructions.find(o.a, o.acc, *config.multiplied)
     machine = row.machine if row is not None else None
     loops = kernel.innermost(Kind.MATRIX)
     found = _hidden_spaces(kernel, loops, machine)

@@ -37,12 +37,13 @@ _JUDGED = 2000
 _ORDER = (
     "pad_a", "pad_b", "pad_d", "store", "stages", "copy", "arrange_a", "arrange_b", "fragment_buffers", "min_blocks",
     "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "reduction",
-    "warps_k", "residue", "inst", "overflow", "c", "acc", "d", "layout", "a",
+    "warps_k", "residue", "inst", "overflow", "c", "acc", "d", "cd", "layout", "a",
 )  # fmt: skip
 
 #: Keys of an operation that are structure.
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "layout": tuple(Layout),
+    "cd": tuple(Layout),
     "overflow": tuple(Overflow),
     "residue": tuple(Residue),
 }

@@ -201,6 +201,16 @@ SLICED_CP = "layout=rr,warps=2x1,frags=2x2,k_steps=4,copy=cpasync,stages=3,fragm
 SLICED_LD = "layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear,warps_k=2"
 SLICED_DIRECT = "layout=cr,warps=1x1,frags=4x1,k_steps=4,copy=ld,stages=2,store=direct,warps_k=4"
 
+COLUMNS = "cd=cc,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=1,store=direct"
+COLUMNS_LINEAR = (
+    "cd=cc,layout=rc,warps=1x2,frags=2x1,k_steps=2,copy=cpasync,stages=2,store=staged,d=f16,epilogue=linear"
+)
+COLUMNS_CHAIN = (
+    "cd=cc,layout=rr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=1,store=staged,d=f16,epilogue=linear+biasrow+biascol"
+)
+COLUMNS_CHAIN_CP = COLUMNS_CHAIN.replace("copy=ld,stages=1", "copy=cpasync,stages=3")
+CROSSED = "cd=cr,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=direct,epilogue=linear"
+
 _BARRIER = "__syncthreads();"
 _WAIT = "wait_groups<STAGES - 2>();"
 _CLOSE_IN_LOOP = "    close_group();\n    read_stage ="
@@ -483,6 +493,40 @@ _ADDRESSES = (
         (Edit("acc[i][j], ldd,\n                              wmma::mem_row_major);",
               "acc[i][j], ldd,\n                              wmma::mem_col_major);"),),
         (CP3, LD1, GLOBAL), ("race", "race-between-blocks"), _WRONG,
+    ),
+)  # fmt: skip
+
+_COLUMN_OF_D = "static_cast<long long>(warp_col) * ldd + warp_row"
+
+#: C and D in columns.
+_LAYOUTS = (
+    Mutant(
+        "column-swap-left-out", "D is to lie in columns, but tiles are computed as if it lay in rows", "iree PR #23911",
+        (Edit("wmma::matrix_b, INST_N, INST_M, INST_K, __half, wmma::col_major",
+              "wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major"),
+         Edit("wmma::matrix_a, INST_N, INST_M, INST_K, __half, wmma::col_major",
+              "wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major"),
+         Edit("acc[i][j], b[j], a[i], acc[i][j]", "acc[i][j], a[i], b[j], acc[i][j]")),
+        (COLUMNS, COLUMNS_CHAIN), words=_WRONG,
+    ),
+    Mutant(
+        "bias-of-the-transpose", "the bias of rows is read by columns where D lies in columns", "CUTLASS #3540",
+        (Edit("const int own_row = warp_row +", "const int own_row = warp_col +"),), (COLUMNS_CHAIN, COLUMNS_CHAIN_CP),
+        ("out-of-bounds",), "bias_row was read|" + _WRONG,
+    ),
+    Mutant(
+        "columns-packed-by-n", "N is taken for the leading dimension of a D in columns", "fast.cu PR #14",
+        (Edit(_COLUMN_OF_D, _COLUMN_OF_D.replace("ldd", "N")),), (COLUMNS, COLUMNS_LINEAR, COLUMNS_CHAIN),
+        ("race-between-blocks", "fragment-pointer", "out-of-bounds", "race", "misaligned"), "never written|guards",
+    ),
+    Mutant(
+        "rows-for-columns", "D's columns are stored as if they were rows", "",
+        (Edit(_COLUMN_OF_D, _ROW_OF_D),), (COLUMNS, COLUMNS_LINEAR), ("race-between-blocks", "out-of-bounds", "race"),
+        "never written|guards|" + _WRONG,
+    ),
+    Mutant(
+        "c-as-d-lies", "C is taken to lie as D does, and lies across it", "",
+        (Edit("mem_col_major", "mem_row_major"),), (CROSSED, CROSSED.replace("stages=2", "stages=1")), words=_WRONG,
     ),
 )  # fmt: skip
 
@@ -939,6 +983,6 @@ _EDGES = (
 
 #: All of them, in the order of a table.
 MUTANTS: tuple[Mutant, ...] = (
-    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_GROUPS, *_EDGES,
+    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_LAYOUTS, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_GROUPS, *_EDGES,
 )  # fmt: skip
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

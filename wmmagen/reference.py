@@ -798,7 +798,7 @@ def between(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str,
     """Between which values right evaluations of a chain end, as :mod:`wmmagen.rounding` proves; ``float64``."""
     values = {name: Between(v, v) for name, v in _chain_values(problem, sums, c, beside).items()}
     o = problem.operation
-    found = _through(problem, Doubles() if o.factor is F64 else Singles(precise(o.d)), values)
+    found = _through(problem, Doubles() if o.factor == F64 else Singles(precise(o.d)), values)
     assert isinstance(found, Between)
     return found
 
@@ -1224,8 +1224,8 @@ def spaced_problem(operation: Operation, m: int, n: int, k: int, units: Units) -
     lines = [
         (k if operation.a_row_major else m, units.a),
         (n if operation.b_row_major else k, units.b),
-        (n, units.d),
-        *((n, units.d) for _ in operation.epilogue.matrices),
+        (n if operation.d_row_major else m, units.d),
+        *((n if operation.c_row_major else m, units.d) for _ in operation.epilogue.matrices),
     ]
     for extent, unit in lines:
         # A gap of 16 elements at least: a narrow one could be stepped over.

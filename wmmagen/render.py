@@ -21,7 +21,7 @@ from wmmagen.arch import Arch
 from wmmagen.config import Batch, Copy, Feed, KernelConfig, Layout, Operation, Residue, Store
 from wmmagen.config import name as name_of
 from wmmagen.dtypes import F64, ElementType
-from wmmagen.epilogue import BIASES, EXPR, along_row
+from wmmagen.epilogue import BIASES, EXPR, VECTORS, along_row
 from wmmagen.expr import Expr
 from wmmagen.instructions import REGISTER_BITS, Instruction
 from wmmagen.rounding import DOUBLE_ULPS, FUNCTION_ULPS, precise
@@ -33,6 +33,7 @@ _LAYOUT_WORDS = {
     Layout.CR: "column-major and row-major",
     Layout.CC: "column-major",
 }
+_ORDER_WORDS = {True: "row-major", False: "column-major"}
 _BATCH_WORDS = {
     Batch.NONE: "",
     Batch.STRIDED: "products of matrices that lie strides apart, in one launch",
@@ -140,8 +141,10 @@ def render(config: KernelConfig, arch: Arch, *, strict_isa: bool = False, symbol
     launcher = _fill("parts/launcher.jinja", context, constants="")
     shared = _needed(config, body, strict_isa)
     launcher_only = {n: text for n, text in _needed(config, launcher, strict_isa).items() if n not in shared}
-    launcher = _fill("parts/launcher.jinja", context, constants=_declare(launcher_only))
-    text = _fill("gemm_wmma.cu.jinja", context, constants=_declare(shared), guards=guards, launcher=launcher)
+    launcher = _fill("parts/launcher.jinja", context, constants=_declare(launcher_only, config.operation))
+    text = _fill(
+        "gemm_wmma.cu.jinja", context, constants=_declare(shared, config.operation), guards=guards, launcher=launcher
+    )
     return Source(config, arch, symbol, kernel, text)
 
 
@@ -152,7 +155,7 @@ def _fill(template: str, context: Mapping[str, Any], **more: str) -> str:
 def render_guards(config: KernelConfig, arch: Arch, *, strict_isa: bool = False) -> str:
     """Only the constants and assertions of ``config``: what a compiler says about its legality, for any known type."""
     guards = _guards(config, arch, strict_isa)
-    return _declare(_needed(config, guards, strict_isa)) + "\n" + guards
+    return _declare(_needed(config, guards, strict_isa), config.operation) + "\n" + guards
 
 
 def render_header(config: KernelConfig, arch: Arch, *, symbol: str | None = None) -> str:
@@ -222,7 +225,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "acceptable": acceptable,
             "spoilt": calls,
             "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
-            "ulps": DOUBLE_ULPS if o.factor is F64 else FUNCTION_ULPS,
+            "ulps": DOUBLE_ULPS if o.factor == F64 else FUNCTION_ULPS,
             "tried": _tried(o),
         },
         numbers=_selftest_numbers(config),
@@ -260,6 +263,8 @@ def render_loop(
         "slot": {"operands": "ptx" if inst is not None and "operands" in inst.hidden else "call"},
         "order_a": "row_major",
         "order_b": "col_major",
+        "multiplied": (0, 0, 0) if inst is None else (inst.m, inst.n, inst.k),
+        "multiplied_as": {"a": "a", "b": "b"},
         "saturated": "",
     }
     return _fill(f"ceiling_{kind}.cu.jinja", context, constants=declared)
@@ -269,14 +274,14 @@ def render_elementwise(operation: Operation, kernel: str, constants: Mapping[str
     """The epilogue of ``operation`` on a D that is in memory already: ``elementwise.cu.jinja``.
 
     Args:
-        operation: a chain of steps on a D of floating type.
+        operation: a chain of steps on a row-major D of floating type.
         kernel: the kernel's symbol.
         constants: ``THREADS``, ``VECTOR`` and ``ROWS``, each with its value and meaning.
     """
     o, e = operation, operation.epilogue
-    columns = [vector for vector in e.vectors if not along_row(vector)]
+    columns, held = [vector for vector in e.vectors if not along_row(vector)], _held(o)
     of_columns = [
-        f"const {_struct(vector)} {_HELD[vector]} = *reinterpret_cast<const {_struct(vector)}*>({vector} + col);"
+        f"const {_struct(vector)} {held[vector]} = *reinterpret_cast<const {_struct(vector)}*>({vector} + col);"
         for vector in columns
     ]
     spelt = {
@@ -296,7 +301,7 @@ def render_elementwise(operation: Operation, kernel: str, constants: Mapping[str
         "added_vectors": bool(e.matrices) or "bias_col" in columns,
         "scale_vectors": "scale_col" in columns,
         "of_columns": of_columns,
-        "of_row": [f"const {o.factor.storage} {w['held']} = {w['value']};" for w in _of_row(o, "first + i")],
+        "of_row": [f"const {o.factor.storage} {w['held']} = {w['value']};" for w in _of_line_of_d(o, "first + i")],
         "uses": frozenset().union(*(formula.operations(step.formula) for step in e.steps)),
         "precise": precise(o.d),
         "statements": _statements(o, spelt),
@@ -321,11 +326,12 @@ def _struct(vector: str) -> str:
 
 def _spelt_vectors(o: Operation) -> dict[str, str]:
     """What formulas call the elements of vectors, where they are loaded."""
-    columns = [vector for vector in o.epilogue.vectors if not along_row(vector)]
+    held = _held(o)
+    places = [vector for vector in o.epilogue.vectors if not _of_line(o, vector)]
     return {
-        **{v: _HELD[v] for v in o.epilogue.vectors if along_row(v)},
-        **{v: _widened(o.added, f"{_HELD[v]}.of[e]") for v in columns if v in BIASES},
-        **{v: f"{_HELD[v]}.of[e]" for v in columns if v not in BIASES},
+        **{v: held[v] for v in o.epilogue.vectors if _of_line(o, v)},
+        **{v: _widened(o.added, f"{held[v]}.of[e]") for v in places if v in BIASES},
+        **{v: f"{held[v]}.of[e]" for v in places if v not in BIASES},
     }
 
 
@@ -379,6 +385,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
     (blocks,) = (c.expr for c in derive.CALL if c.name == "BLOCKS")
     assert blocks is not None
     flags = derive.flags(config, strict_isa=strict_isa)
+    added = bool(o.epilogue.matrices) and known["store_direct"]
+    crossed = o.c_row_major is not o.d_row_major
     named = f" --symbol {symbol}" if symbol != name_of(config) else ""
     return {
         **_words(config),
@@ -391,6 +399,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             "pipeline": _pipeline(config),
             "raster": config.raster.order.value,
             "epilogue": epilogue_part(config.operation),
+            "lines_c": "row" if o.c_row_major else "col",
+            "lines_d": "row" if o.d_row_major else "col",
             "columns": "once" if derive.same_columns(known) else "each",
             "batch": config.operation.batch.value,
             "split": config.reduction.value,
@@ -407,9 +417,8 @@ def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_
             **_movers(config),
         },
         # Tiles of sums come back where a matrix is added to fragments, where sums live in D, and where splits meet.
-        "loads_tiles": known["residency_global"]
-        or known["reduction_workspace"]
-        or (bool(o.epilogue.matrices) and known["store_direct"]),
+        "loads_tiles": known["residency_global"] or known["reduction_workspace"] or (added and not crossed),
+        "loads_across": added and crossed,
         "saturated": ", true" if known["overflow_saturate"] else "",
         "headers": _headers(o.a, o.acc, o.d, o.added),
         "vector_a": _vector(known, "A"),
@@ -475,8 +484,8 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "outputs_words": "C and D (M x N) are" if epilogue_part(o) == "linear" else "D (M x N) is",
         "parameters": parameters,
         "arguments": ", ".join(p.split()[-1] for p in parameters.split(", ")),
-        "order_a": "row_major" if o.a_row_major else "col_major",
-        "order_b": "row_major" if o.b_row_major else "col_major",
+        **_multiplied(config),
+        "cd_words": _cd_words(o),
         "layout_words": _LAYOUT_WORDS[o.layout],
         "sizes_words": "M, N, K: multiples of {BLOCK_M}, {BLOCK_N}, {BLOCK_K}; ".format(**v) if exact else "",
         "stages_words": _stages_words(config),
@@ -485,6 +494,28 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "batch_words": _BATCH_WORDS[o.batch],
         **{f"bytes_{x.lower()}": selftest.pointer_bytes(config, x) for x in "ABD"},
     }
+
+
+def _multiplied(config: KernelConfig) -> dict[str, Any]:
+    """What the hardware is asked for: D = A·B, or where D is column-major D^T = B^T·A^T: lines of D are rows."""
+    o = config.operation
+    turned = not o.d_row_major
+    # A transposed matrix is the matrix in the other order.
+    orders = {
+        x: "row_major" if rows is not turned else "col_major"
+        for x, rows in zip("ab", (o.a_row_major, o.b_row_major), strict=True)
+    }
+    return {
+        "multiplied": tuple(config.multiplied),
+        "multiplied_as": {"a": "b", "b": "a"} if turned else {"a": "a", "b": "b"},
+        **{f"order_{x}": order for x, order in orders.items()},
+    }
+
+
+def _cd_words(o: Operation) -> str:
+    """How C and D lie, behind their types."""
+    of_c, of_d = (_ORDER_WORDS[rows] for rows in (o.c_row_major, o.d_row_major))
+    return of_d if of_c == of_d or epilogue_part(o) == "chain" else f"C {of_c} and D {of_d}"
 
 
 def _batch_parameters(config: KernelConfig) -> str:
@@ -538,7 +569,7 @@ def _pipeline(config: KernelConfig) -> str:
 def _movers(config: KernelConfig) -> dict[str, str]:
     """What moves fragments and tiles of sums: the calls of nvcuda::wmma, or PTX where those lose the address space."""
     c, o = config, config.operation
-    row = instructions.find(o.a, o.acc, c.inst.m, c.inst.n, c.inst.k)
+    row = instructions.find(o.a, o.acc, *c.multiplied)
     hidden = row.hidden if row else ()
     return {what: "ptx" if what in hidden else "call" for what in ("operands", "tiles")}
 
@@ -575,9 +606,11 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         *((matrix.upper(), o.added.storage) for matrix in e.matrices),
         *((vector, o.added.storage if vector in BIASES else o.factor.storage) for vector in e.vectors),
     ]
-    columns = [vector for vector in e.vectors if not along_row(vector)]
+    columns = [vector for vector in e.vectors if not _of_line(o, vector)]
+    held = _held(o)
     struct = {vector: _struct(vector) for vector in columns}
     used = frozenset().union(*(formula.operations(step.formula) for step in e.steps))
+    down, along = _down_and_along(o)
     return {
         "matrices": e.matrices,
         "biases": [vector for vector in e.vectors if vector in BIASES],
@@ -592,30 +625,37 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
             "added": _store(config) != "direct" and ("Added" in struct.values() or bool(e.matrices)),
             "scales": "Scales" in struct.values(),
         },
-        "columns": [{"name": v, "struct": struct[v], "held": _HELD[v]} for v in columns],
+        "columns": [{"name": v, "struct": struct[v], "held": held[v]} for v in columns],
         "uses": used,
         "precise": precise(o.d),
-        "of_row": _of_row(o, "warp_row + row"),
+        "of_row": _of_line_of_d(o, f"warp_{down} + {down}"),
         "in_fragments": _statements(o, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
         "in_rows": _statements(
             o,
             {
                 **{matrix: _widened(o.added, f"{matrix}.of[e]") for matrix in e.matrices},
                 **_spelt_vectors(o),
-                "row": "row_of_d",
-                "col": f"static_cast<{o.factor.storage}>(warp_col + col + e)",
+                down: f"{down}_of_d",
+                along: f"static_cast<{o.factor.storage}>(warp_{along} + {along} + e)",
             },
         ),
     }
 
 
-#: Where a kernel keeps what it has loaded of a vector.
-_HELD = {
-    "bias_row": "bias_of_row",
-    "bias_col": "bias_of_columns",
-    "scale_row": "scale_of_row",
-    "scale_col": "scale_of_columns",
-}
+def _down_and_along(o: Operation) -> tuple[str, str]:
+    """The coordinates of an element of D: which line of memory it lies in, and where in it."""
+    return ("row", "col") if o.d_row_major else ("col", "row")
+
+
+def _of_line(o: Operation, vector: str) -> bool:
+    """Whether a vector has one element for each line of D as it lies, and not one for each place of a line."""
+    return along_row(vector) is o.d_row_major
+
+
+def _held(o: Operation) -> dict[str, str]:
+    """Where a kernel keeps what it has loaded of a vector."""
+    named = {vector: (vector.split("_")[0], "row" if along_row(vector) else "column") for vector in VECTORS}
+    return {v: f"{what}_of_{of}{'' if _of_line(o, v) else 's'}" for v, (what, of) in named.items()}
 
 
 def _widened(element: ElementType, value: str) -> str:
@@ -623,24 +663,25 @@ def _widened(element: ElementType, value: str) -> str:
     return f"{element.widen}({value})" if element.widen else value
 
 
-def _of_row(o: Operation, row: str) -> list[dict[str, Any]]:
-    """What a whole row, number ``row``, has in common: where it is held, what it is, and whether it is read
+def _of_line_of_d(o: Operation, place: str) -> list[dict[str, Any]]:
+    """What a whole line of D, number ``place``, has in common: where it is held, what it is, and whether it is read
     of memory.
     """
-    found = []
-    for vector in filter(along_row, o.epilogue.vectors):
-        element = f"{vector}[{row}]"
+    found, held = [], _held(o)
+    down, _ = _down_and_along(o)
+    for vector in (v for v in o.epilogue.vectors if _of_line(o, v)):
+        element = f"{vector}[{place}]"
         element = _widened(o.added, element) if vector in BIASES else element
-        found.append({"held": _HELD[vector], "value": element, "zero": o.factor.zero, "read": True})
-    if o.epilogue.has("row"):
-        place = f"static_cast<{o.factor.storage}>({row})"
-        found.append({"held": "row_of_d", "value": place, "zero": "", "read": False})
+        found.append({"held": held[vector], "value": element, "zero": o.factor.zero, "read": True})
+    if o.epilogue.has(down):
+        number = f"static_cast<{o.factor.storage}>({place})"
+        found.append({"held": f"{down}_of_d", "value": number, "zero": "", "read": False})
     return found
 
 
 def _statements(o: Operation, spelt: Mapping[str, str]) -> str:
     """Each step as an assignment to ``value``, with its name beside it."""
-    spelt, double = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}, o.factor is F64
+    spelt, double = {**spelt, "acc": "value", "bias": spelt.get("bias_col", "")}, o.factor == F64
     steps = o.epilogue.steps
     return _aligned((f"value = {formula.cpp(step.formula, spelt, double=double)};", step.word) for step in steps)
 
@@ -674,7 +715,8 @@ def _chain_words(config: KernelConfig) -> list[str]:
     ]
     if e.matrices:
         matrices = " and ".join(matrix.upper() for matrix in e.matrices)
-        words.append(f"{matrices} (M x N, row-major) {'are' if len(e.matrices) > 1 else 'is'} {o.added.name}.")
+        verb = "are" if len(e.matrices) > 1 else "is"
+        words.append(f"{matrices} (M x N, {_ORDER_WORDS[o.c_row_major]}) {verb} {o.added.name}.")
     for vector in e.vectors:
         kind, extent = (o.added.name if vector in BIASES else o.factor.storage), "M" if along_row(vector) else "N"
         words.append(
@@ -724,10 +766,14 @@ def _needed(config: KernelConfig, text: str, strict_isa: bool) -> dict[str, str]
     return right_sides
 
 
-def _declare(right_sides: Mapping[str, str]) -> str:
+def _declare(right_sides: Mapping[str, str], operation: Operation) -> str:
     """Declarations in the order and the groups of the table."""
+
+    def meaning(constant: derive.Constant) -> str:
+        return constant.meaning if operation.d_row_major else constant.columns or constant.meaning
+
     groups = [
-        _aligned((_declaration(c.name, right_sides[c.name]), c.meaning) for c in group if c.name in right_sides)
+        _aligned((_declaration(c.name, right_sides[c.name]), meaning(c)) for c in group if c.name in right_sides)
         for group in (*derive.GROUPS, derive.COSTS)
     ]
     return "\n".join(filter(None, groups))

@@ -206,7 +206,7 @@ def precise(d: ElementType) -> bool:
     """
     # bf16 has fewer bits than f16, and the exponents of f32: far below 0 it shows all that is left of a gelu. Bytes
     # have fewer of both.
-    return d is not F16 and not d.integer
+    return d != F16 and not d.integer
 
 
 class Singles:

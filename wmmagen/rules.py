@@ -525,6 +525,8 @@ _STAGED_LDM_D: tuple[Rule, ...] = (
     ),
 )
 
+#: Where lines of C run across those of D.
+_CROSSED = "(cd_rc or cd_cr)"
 #: Where C is read at all.
 _NO_C = "(epilogue_linear and BETA == 0) or "
 
@@ -567,7 +569,7 @@ def _call_ldm(operand: str, number: int) -> Iterable[Rule]:
     )
 
 
-def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | None = None) -> Rule:
+def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | None = None, line: str = "row") -> Rule:
     return _rule(
         f"L24{number}",
         f"least-ld{operand.lower()}",
@@ -576,10 +578,27 @@ def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | Non
         when=when,
         says=f"ld{operand.lower()} is at least the {extent} of {operand}",
         message=f"ld{operand.lower()} = {{LD{operand}}} is less than the {extent} of {operand}",
-        fix="a leading dimension counts the elements from one row to the next: at least the row itself",
-        reason="Rows would overlap, and the last one would be read past its end.",
+        fix=f"a leading dimension counts the elements from one {line} to the next: at least the {line} itself",
+        reason=f"{line.capitalize()}s would overlap, and the last one would be read past its end.",
         source=CONTRACT,
         knobs=(f"LD{operand}",),
+        status=Status.LEADING_DIMENSION,
+    )
+
+
+def _zeroed(number: int, line: str, when: str) -> Rule:
+    return _rule(
+        f"L27{number}",
+        f"zeroed-{line}s-of-d",
+        Scope.LAUNCH,
+        "LDD <= 2147483647 // (D_BITS // 8)",
+        when=f"reduction_atomic and {when}",
+        says=f"{line}s of D are less than 2^31 bytes apart",
+        message=f"ldd = {{LDD}} elements are more than the 2147483647 bytes that may lie between {line}s which CUDA "
+        "zeroes",
+        fix="give D a smaller leading dimension, or reduction=workspace",
+        reason=f"The launcher zeroes D {line} by {line}, and that is the most that cudaMemset2DAsync takes.",
+        source=RUNTIME,
         status=Status.LEADING_DIMENSION,
     )
 
@@ -588,7 +607,7 @@ def _least_ld(operand: str, number: int, expr: str, extent: str, when: str | Non
 _ONE = "BATCH <= 1 or "
 #: A guard for what divides, where a call is refused for being 0.
 _EACH_PRODUCT = "(BATCH if BATCH >= 1 else 1)"
-_ROW_OF_D, _NEXT_D = "(LDD if LDD >= 1 else 1)", "(STRIDE_D if STRIDE_D >= 1 else 1)"
+_LINE_OF_D, _NEXT_D = "(LDD if LDD >= 1 else 1)", "(STRIDE_D if STRIDE_D >= 1 else 1)"
 
 
 def _stride(operand: str, number: int) -> Rule:
@@ -615,14 +634,16 @@ def _stride(operand: str, number: int) -> Rule:
     )
 
 
-def _vector_stride(vector: str, number: int) -> Rule:
-    whole = "" if along_row(vector) else f" and STRIDE_{vector.upper()} % ALIGN_D == 0"
+def _vector_stride(id: str, vector: str, line: str) -> Rule:
+    """Of a vector, where the lines of D are rows or where they are columns."""
+    in_vectors = along_row(vector) is (line == "column")
+    whole = f" and STRIDE_{vector.upper()} % ALIGN_D == 0" if in_vectors else ""
     return _rule(
-        f"L25{number}",
-        f"stride-{vector.replace('_', '-')}",
+        id,
+        f"stride-{vector.replace('_', '-')}" + ("" if line == "row" else f"-beside-{line}s"),
         Scope.LAUNCH,
         f"{_ONE}(STRIDE_{vector.upper()} >= 0{whole})",
-        when=f"batch_strided and with_{vector}",
+        when=f"batch_strided and with_{vector} and {'d_row_major' if line == 'row' else 'not d_row_major'}",
         says=f"stride_{vector} is 0 or more"
         + (f", and every {vector} of the batch is aligned like D" if whole else ""),
         message=f"stride_{vector} = {{STRIDE_{vector.upper()}}} is negative"
@@ -636,31 +657,37 @@ def _vector_stride(vector: str, number: int) -> Rule:
     )
 
 
+def _outputs_apart(number: int, line: str, across: str, lines: str, length: str, when: str) -> Rule:
+    return _rule(
+        f"L26{number}",
+        "outputs-apart" if line == "row" else f"outputs-apart-in-{line}s",
+        Scope.LAUNCH,
+        f"{_ONE}M == 0 or N == 0 or STRIDE_D // {_LINE_OF_D} >= {lines}"
+        f" or (STRIDE_D // {_LINE_OF_D} == {lines} - 1 and STRIDE_D % {_LINE_OF_D} >= {length})"
+        f" or (STRIDE_D >= {length} and (LDD // {_NEXT_D} >= BATCH"
+        f" or (LDD // {_NEXT_D} == BATCH - 1 and LDD % {_NEXT_D} >= {length})))",
+        when=f"batch_strided and {when}",
+        says=f"stride_d keeps the outputs apart, one behind the other or all side by side in {line}s of ldd",
+        message="stride_d = {STRIDE_D} lets {BATCH} outputs of {M}x{N} with ldd = {LDD} overlap: it leads neither "
+        f"behind the last {line} of the one before, nor to {across}s of their own in {line}s that hold all of them",
+        fix=f"stride_d = {lines} * ldd, or more; or an ldd of BATCH * stride_d, with a stride_d of {length} or more",
+        reason="Blocks write their products in no order, so an element of two outputs would be whatever came last.",
+        source=CONTRACT,
+        knobs=("STRIDE_D",),
+        status=Status.LEADING_DIMENSION,
+    )
+
+
 _STRIDES: tuple[Rule, ...] = (
     _stride("A", 1),
     _stride("B", 2),
     _stride("D", 3),
     _stride("C", 4),
     _stride("R", 5),
-    *(_vector_stride(vector, number) for number, vector in enumerate(VECTORS, start=6)),
-    _rule(
-        "L261",
-        "outputs-apart",
-        Scope.LAUNCH,
-        f"{_ONE}M == 0 or N == 0 or STRIDE_D // {_ROW_OF_D} >= M"
-        f" or (STRIDE_D // {_ROW_OF_D} == M - 1 and STRIDE_D % {_ROW_OF_D} >= N)"
-        f" or (STRIDE_D >= N and (LDD // {_NEXT_D} >= BATCH"
-        f" or (LDD // {_NEXT_D} == BATCH - 1 and LDD % {_NEXT_D} >= N)))",
-        when="batch_strided",
-        says="stride_d keeps the outputs apart, one behind the other or all side by side in rows of ldd",
-        message="stride_d = {STRIDE_D} lets {BATCH} outputs of {M}x{N} with ldd = {LDD} overlap: it leads neither "
-        "behind the last row of the one before, nor to columns of their own in rows that hold all of them",
-        fix="stride_d = M * ldd, or more; or an ldd of BATCH * stride_d, with a stride_d of N or more",
-        reason="Blocks write their products in no order, so an element of two outputs would be whatever came last.",
-        source=CONTRACT,
-        knobs=("STRIDE_D",),
-        status=Status.LEADING_DIMENSION,
-    ),
+    *(_vector_stride(f"L25{number}", vector, "row") for number, vector in enumerate(VECTORS, start=6)),
+    _outputs_apart(1, "row", "column", "M", "N", "d_row_major"),
+    _outputs_apart(2, "column", "row", "N", "M", "not d_row_major"),
+    *(_vector_stride(f"L26{number}", vector, "column") for number, vector in enumerate(VECTORS, start=3)),
 )
 
 _LEADING: tuple[Rule, ...] = (
@@ -674,23 +701,15 @@ _LEADING: tuple[Rule, ...] = (
     *_call_ldm("R", 6),
     _least_ld("A", 1, "LDA >= (K if a_row_major else M)", "extent of a row"),
     _least_ld("B", 2, "LDB >= (N if b_row_major else K)", "extent of a row"),
-    _least_ld("D", 3, "LDD >= N", "N columns"),
-    _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "with_c"),
-    _least_ld("R", 6, "LDR >= N", "N columns", "with_r"),
+    _least_ld("D", 3, "LDD >= N", "N columns", "d_row_major"),
+    _least_ld("C", 4, f"{_NO_C}LDC >= N", "N columns", "with_c and c_row_major"),
+    _least_ld("R", 6, "LDR >= N", "N columns", "with_r and c_row_major"),
+    _least_ld("D", 7, "LDD >= M", "M rows", "not d_row_major", "column"),
+    _least_ld("C", 8, f"{_NO_C}LDC >= M", "M rows", "with_c and not c_row_major", "column"),
+    _least_ld("R", 9, "LDR >= M", "M rows", "with_r and not c_row_major", "column"),
     *_STRIDES,
-    _rule(
-        "L271",
-        "zeroed-rows-of-d",
-        Scope.LAUNCH,
-        "LDD <= 2147483647 // (D_BITS // 8)",
-        when="reduction_atomic",
-        says="rows of D are less than 2^31 bytes apart",
-        message="ldd = {LDD} elements are more than the 2147483647 bytes that may lie between rows which CUDA zeroes",
-        fix="give D a smaller leading dimension, or reduction=workspace",
-        reason="The launcher zeroes D row by row, and that is the most that cudaMemset2DAsync takes.",
-        source=RUNTIME,
-        status=Status.LEADING_DIMENSION,
-    ),
+    _zeroed(1, "row", "d_row_major"),
+    _zeroed(2, "column", "not d_row_major"),
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -907,7 +926,22 @@ _POINTERS: tuple[Rule, ...] = (
     *_staged_tiles("B", 2, "N"),
     _global_tiles("A", 3, "feed=shared, or an instruction shape that is wider there"),
     _global_tiles("B", 4, "feed=shared, or an instruction shape that is wider there"),
-    _global_tiles("D", 5, "store=staged, or an instruction shape that is wider along N"),
+    _global_tiles(
+        "D", 5, "store=staged, or an instruction shape that is wider along D's rows, columns where D lies so"
+    ),
+    _rule(
+        "P351",
+        "global-tiles-c",
+        Scope.STATIC,
+        "C_TILE_COLS * C_BITS % 256 == 0",
+        when=f"store_direct and (with_c or with_r) and {_CROSSED}",
+        says="every instruction tile of C, which lies across D, starts on 256 bits",
+        message="in global memory the {inst} tiles of C start {C_TILE_COLS} elements of {C_BITS} bits apart within a "
+        "row or column; every one must start on 256 bits",
+        fix="store=staged, C and D in one layout, or an instruction shape that is wider there",
+        reason=_POINTER_REASON,
+        source=f"{GUIDE}, load_matrix_sync: mptr",
+    ),
     _address("P321", "A", "feed_shared", copied=True),
     _address("P322", "B", "feed_shared", copied=True),
     _address("P323", "A", "feed_global", copied=False),
@@ -920,10 +954,14 @@ _POINTERS: tuple[Rule, ...] = (
     _address("P372", "R", "with_r and store_staged and c_like_d", copied=True),
     _added("P373", "C", "with_c and store_staged and not c_like_d", "ADDED_BYTES", _NO_C),
     _added("P374", "R", "with_r and store_staged and not c_like_d", "ADDED_BYTES"),
-    _added("P375", "bias_row", "with_bias_row", "C_BITS // 8"),
-    _added("P376", "bias_col", "with_bias_col", "ADDED_BYTES"),
-    _added("P377", "scale_row", "with_scale_row", _SCALE),
-    _added("P378", "scale_col", "with_scale_col", "SCALES_BYTES"),
+    _added("P375", "bias_row", "with_bias_row and d_row_major", "C_BITS // 8"),
+    _added("P376", "bias_col", "with_bias_col and d_row_major", "ADDED_BYTES"),
+    _added("P377", "scale_row", "with_scale_row and d_row_major", _SCALE),
+    _added("P378", "scale_col", "with_scale_col and d_row_major", "SCALES_BYTES"),
+    _added("P355", "bias_row", "with_bias_row and not d_row_major", "ADDED_BYTES"),
+    _added("P356", "bias_col", "with_bias_col and not d_row_major", "C_BITS // 8"),
+    _added("P357", "scale_row", "with_scale_row and not d_row_major", "SCALES_BYTES"),
+    _added("P358", "scale_col", "with_scale_col and not d_row_major", _SCALE),
     _array("P341", "A"),
     _array("P342", "B"),
     _array("P343", "D"),
@@ -973,6 +1011,8 @@ _POINTERS: tuple[Rule, ...] = (
     _apart("P382", "R", "R_ADDRESS != D_ADDRESS", "with_r and residency_global", "holds no partial sums"),
     _apart("P383", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", "with_c and not c_like_d", "has D's type"),
     _apart("P384", "R", "R_ADDRESS != D_ADDRESS", "with_r and not c_like_d", "has D's type"),
+    _apart("P385", "C", f"{_NO_C}C_ADDRESS != D_ADDRESS", f"with_c and {_CROSSED}", "has D's layout"),
+    _apart("P386", "R", "R_ADDRESS != D_ADDRESS", f"with_r and {_CROSSED}", "has D's layout"),
     _apart_in_a_batch("P329", "C", _NO_C),
     _apart_in_a_batch("P330", "R", ""),
     _rule(
@@ -1242,11 +1282,11 @@ _COPIES: tuple[Rule, ...] = (
         "C562",
         "store-share",
         Scope.STATIC,
-        "INST_M * D_ROW_VECTORS % 32 == 0",
+        "(INST_M if d_row_major else INST_N) * D_ROW_VECTORS % 32 == 0",
         when="store_staged and (d_s8 or d_u8)",
         says="the lanes of a warp share the stores of a row of tiles evenly",
-        message="a row of a warp's tiles is {INST_M} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot share "
-        "evenly",
+        message="a row of a warp's tiles is {D_TILE_ROWS} rows of {D_ROW_VECTORS} stores of D, which 32 lanes cannot "
+        "share evenly",
         fix="an even number of fragments across, or a smaller align_d",
         reason="The loop over stores has no tail. A tile has 32 stores at least where elements are wider.",
         source=TEMPLATE,
@@ -1293,6 +1333,19 @@ _AXES: tuple[Rule, ...] = (
         says="c is D's type where the epilogue adds nothing",
         message="c={c} means nothing where epilogue={epilogue} adds nothing",
         fix="c={d}, or leave it out",
+        reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
+        source="NAMES.md",
+        structural=True,
+    ),
+    _rule(
+        "X641",
+        "no-layout-of-c",
+        Scope.STATIC,
+        "cd_rr or cd_cc",
+        when="not with_c and not with_r",
+        says="C has D's layout where the epilogue adds no matrix",
+        message="cd={cd} gives C a layout of its own, and epilogue={epilogue} has neither C nor R",
+        fix="cd=rr for a row-major D, cd=cc for a column-major one",
         reason="An axis that means nothing has one legal value, so that no two names mean one kernel.",
         source="NAMES.md",
         structural=True,
@@ -1736,8 +1789,8 @@ _OF_TYPES = "T"
 
 def _with_an_instruction(config: KernelConfig) -> list[KernelConfig]:
     """``config`` with each instruction of its operand type; none where the table has the one that it asks for."""
-    o, inst = config.operation, config.inst
-    if instructions.find(o.a, o.acc, inst.m, inst.n, inst.k) is not None:
+    o = config.operation
+    if instructions.find(o.a, o.acc, *config.multiplied) is not None:
         return []
     return [
         replace(config, operation=replace(o, acc=row.acc), inst=Shape(row.m, row.n, row.k))
@@ -1810,9 +1863,11 @@ _LEAST = {"stages": 1, "k_steps": 1, "min_blocks": 1, "split_k": 1, "warps_k": 1
 
 def _packed(knob: str, known: Mapping[str, Any]) -> list[str]:
     """The leading dimensions that are the size ``knob`` because the matrix is packed; they follow it."""
+    own = {"LDD": known["d_row_major"], **dict.fromkeys(("LDC", "LDR"), known["c_row_major"])}
+    outputs = {rows: [ld for ld, row_major in own.items() if row_major is rows] for rows in (True, False)}
     follow = {
-        "M": [] if known["a_row_major"] else ["LDA"],
-        "N": ["LDD", "LDC", "LDR", *(["LDB"] if known["b_row_major"] else [])],
+        "M": [*([] if known["a_row_major"] else ["LDA"]), *outputs[False]],
+        "N": [*outputs[True], *(["LDB"] if known["b_row_major"] else [])],
         "K": [*(["LDA"] if known["a_row_major"] else []), *([] if known["b_row_major"] else ["LDB"])],
     }
     return [name for name in follow.get(knob, []) if known.get(name) == known[knob]]

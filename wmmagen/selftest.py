@@ -169,7 +169,8 @@ def _batches(config: KernelConfig, call: Call, least: Mapping[str, int]) -> Iter
             between = call[stride] + least[stride] // 2
             yield Spoilt(f"a {stride} between its steps", Status.LEADING_DIMENSION, {stride: between})
     yield Spoilt("one D for all products", Status.LEADING_DIMENSION, {"stride_d": 0})
-    overlapping = {"stride_d": call["M"] * call["ldd"] - least["stride_d"]}
+    lines = call["M" if config.operation.d_row_major else "N"]
+    overlapping = {"stride_d": lines * call["ldd"] - least["stride_d"]}
     yield Spoilt("outputs that overlap", Status.LEADING_DIMENSION, overlapping)
     for matrix in config.operation.epilogue.matrices:
         stride = f"stride_{matrix}"

@@ -689,7 +689,7 @@ def _described(found: Space) -> str:
     o = found.operation
     strict = ", by the strict reading of alignment" if found.strict_isa else ""
     return (
-        f"Space of {o.a.name} products summed in {o.acc.name}, stored as {o.d.name}, layout {o.layout}, "
+        f"Space of {o.a.name} products summed in {o.acc.name}, stored as {o.d.name}, layout {o.layouts}, "
         f"epilogue {o.epilogue}{strict},"
     )
 

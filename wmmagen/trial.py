@@ -212,7 +212,7 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
         element = known["D_BITS"] // 8
-        zeroed = Zeroed(Pointer(len(images) - 1, d.offset), p.ldd * element, p.n * element, p.m)
+        zeroed = Zeroed(Pointer(len(images) - 1, d.offset), p.ldd * element, d.length * element, d.lines)
     return Launch(
         entry=entry,
         grid=(known["BLOCKS"], p.batch, config.split_k)

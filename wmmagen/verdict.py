@@ -94,7 +94,7 @@ class Mismatch:
     """The first wrong element, in the order of rows.
 
     Attributes:
-        index: row · ldd + col: its index from D's first element in memory.
+        index: row · ldd + col, or col · ldd + row: its index from D's first element in memory.
         row, col: its place.
         got: the value that the kernel left.
         want: the right value; where that is beyond D's type, the exact one.
@@ -255,7 +255,7 @@ def judge(
         error = Error(want.seen(decode(got, image_d.element)), want.ulps) if isinstance(want, Span) else None
         return Verdict(damage is None, inputs.guaranteed, None, 0, wrong.size, text, "", error=error)
     evidence = _collect(inputs, got, wrong, image_d.unwritten(returned_buffer), count)
-    mismatch = _mismatch(evidence, image_d.ld)
+    mismatch = _mismatch(evidence, image_d)
     return Verdict(False, inputs.guaranteed, mismatch, count, wrong.size, text, _hint(evidence, None), evidence)
 
 
@@ -325,13 +325,13 @@ def _terms(inputs: Inputs, rows: Array, cols: Array) -> Array:
     return np.asarray(inputs.a[rows].astype(np.int64) * inputs.b[:, cols].T.astype(np.int64))
 
 
-def _mismatch(evidence: Evidence, ld: int) -> Mismatch:
+def _mismatch(evidence: Evidence, image: Image) -> Mismatch:
     row, col = int(evidence.rows[0]), int(evidence.cols[0])
     exact = _exact_at(evidence.inputs, evidence.rows[:1], evidence.cols[:1])
     rounded = round_once(exact, evidence.element)[0]
     want = float(rounded) if np.isfinite(rounded) else float(exact[0])
     got = float(evidence.sampled()[0])
-    index = row * ld + col
+    index = row * image.ld + col if image.row_major else col * image.ld + row
     note = " (never written)" if evidence.unwritten[row, col] else ""
     # repr keeps -0 and every digit; whole numbers lose their ".0" because the inputs are integers.
     text = f"D[{row}, {col}] (flat index {index}): got {_number(got)}{note}, want {_number(want)}"

@@ -161,7 +161,7 @@ class _Tile:
 
     def _left(self) -> Load:
         """What a block leaves in the workspace: its sums, tile after tile, and a ticket that it takes."""
-        requests, sectors = self._requests(*self._sums_tile(self.INST_N))
+        requests, sectors = self._requests(*self._sums_tile(self.D_TILE_COLS))
         return Load(
             global_store_requests=requests * self._tiles() + 1,
             global_store_sectors=sectors * self._tiles() + 1,
@@ -170,7 +170,7 @@ class _Tile:
 
     def _met(self) -> Load:
         """What the last block finds there: the sums of all."""
-        requests, sectors = self._requests(*self._sums_tile(self.INST_N))
+        requests, sectors = self._requests(*self._sums_tile(self.D_TILE_COLS))
         tiles = self._tiles() * self.SPLIT_K
         return Load(global_load_requests=requests * tiles, global_load_sectors=sectors * tiles)
 
@@ -251,18 +251,25 @@ class _Tile:
         pieces = starts[:, None] + np.arange(0, span, _WIDEST)
         return self._meter.sectors(pieces.reshape(-1, lines * pieces.shape[1]))
 
-    def _sums_tile(self, leading: int) -> tuple[Array, int, int]:
-        """Where the pieces of a tile of sums begin, how many of them an instruction moves, and their bytes."""
+    def _sums_tile(self, leading: int, *, across: bool = False) -> tuple[Array, int, int]:
+        """Where the pieces of a tile of sums begin, how many of them an instruction moves, and their bytes.
+
+        A tile lies in lines of D, or ``across`` them. An instruction has lines of D as rows, so a lane holds neighbours
+        of one; across, what is one piece along a line is an element of as many lines.
+        """
         element = self.ACC_BITS // 8
         # Fragments 8 high are multiplied as their transposes: the two neighbours of a lane lie on two rows.
-        apart = self.INST_M == 8 and self.INST_N == 32 and element >= 4
-        span = min(8 * element, self.INST_N * element)
-        starts = _starts(self.INST_M, self.INST_N * element, leading * element, span, apart=apart)
-        return starts, min(4 if apart else 8, self.INST_M), span
+        lines, length = self.D_TILE_ROWS, self.D_TILE_COLS
+        apart = element >= 4 and (lines == 8 and length == 32) is not across
+        if across:
+            lines, length = length, lines
+        span = min(8 * element, length * element)
+        starts = _starts(lines, length * element, leading * element, span, apart=apart)
+        return starts, min(4 if apart else 8, lines), span
 
-    def _sums(self, *, stores: bool) -> Load:
+    def _sums(self, *, stores: bool, across: bool = False) -> Load:
         """All sums of the block between registers and global memory, as fragments."""
-        requests, sectors = self._requests(*self._sums_tile(_LEADING))
+        requests, sectors = self._requests(*self._sums_tile(_LEADING, across=across))
         if stores:
             return Load(global_store_requests=requests, global_store_sectors=sectors) * self._tiles()
         return Load(global_load_requests=requests, global_load_sectors=sectors) * self._tiles()
@@ -271,27 +278,32 @@ class _Tile:
         """The epilogue."""
         matrices = sum(bool(self._known[f"with_{matrix}"]) for matrix in MATRICES)
         if not self._known["store_staged"]:
-            return self._sums(stores=True) + self._sums(stores=False) * matrices
+            return self._sums(stores=True) + self._sums(stores=False, across=self._crossed) * matrices
         warps: int = self.WARPS_M * self.WARPS_N
         barrier = Load(block_barriers=1) if self._known["feed_shared"] or self.WARPS_K > 1 else Load()
         lane = np.arange(WARP_SIZE)
         once = self._columns_read(lane % self.D_ROW_VECTORS) if derive.same_columns(self._known) else Load()
-        rows: int = self.FRAGS_M
+        lines: int = self.FRAGS_M if self.d_row_major else self.FRAGS_N
         groups: int = self.WARPS_K
-        return (self._row_of_tiles() * rows + once * groups) * warps + barrier
+        return (self._row_of_tiles() * lines + once * groups) * warps + barrier
+
+    @property
+    def _crossed(self) -> bool:
+        """Whether lines of C run across those of D."""
+        return self.c_row_major is not self.d_row_major
 
     def _columns_read(self, vector: Array) -> Load:
-        """The vectors of columns, of which each lane has number ``vector`` of a row."""
-        found = Load()
-        for name, nbytes in (("bias_col", self.ADDED_BYTES), ("scale_col", self.SCALES_BYTES)):
+        """The vectors of columns, of rows in a column-major D, of which each lane has number ``vector`` of a line."""
+        found, of = Load(), "col" if self.d_row_major else "row"
+        for name, nbytes in ((f"bias_{of}", self.ADDED_BYTES), (f"scale_{of}", self.SCALES_BYTES)):
             if self._known[f"with_{name}"]:
                 found += self._pieces(vector * nbytes, nbytes)
         return found
 
     def _rows_read(self, row: Array) -> Load:
-        """The vectors of rows, of which a lane has one element."""
-        found = Load()
-        for name, nbytes in (("bias_row", self.C_BITS // 8), ("scale_row", 8 if self._known["acc_f64"] else 4)):
+        """The vectors of rows, of columns in a column-major D, of which a lane has one element."""
+        found, of = Load(), "row" if self.d_row_major else "col"
+        for name, nbytes in ((f"bias_{of}", self.C_BITS // 8), (f"scale_{of}", 8 if self._known["acc_f64"] else 4)):
             if self._known[f"with_{name}"]:
                 found += self._pieces(row * nbytes, nbytes)
         return found
@@ -305,13 +317,13 @@ class _Tile:
         return found
 
     def _row_of_tiles(self) -> Load:
-        """One row of a warp's tiles through its strip."""
+        """One row of a warp's tiles, or one column, through its strip; rows and columns are those of the strip."""
         element = self.ACC_BITS // 8
         starts, _, span = self._sums_tile(self.LDS_D)
-        into = self._passes(starts, span) * self.FRAGS_N
+        into = self._passes(starts, span) * (self.FRAGS_N if self.d_row_major else self.FRAGS_M)
         store = np.arange(self.D_STORES * WARP_SIZE)
         row, col = store // self.D_ROW_VECTORS, store % self.D_ROW_VECTORS * self.ALIGN_D
-        place = col // self.INST_N * self.D_TILE + row * self.LDS_D + col % self.INST_N
+        place = col // self.D_TILE_COLS * self.D_TILE + row * self.LDS_D + col % self.D_TILE_COLS
         read = 0
         for start in range(0, self.SUMS_BYTES, _WIDEST):
             nbytes = min(_WIDEST, self.SUMS_BYTES)
@@ -327,8 +339,11 @@ class _Tile:
             global_store_sectors=sectors,
         )
         for matrix in MATRICES:
-            if self._known[f"with_{matrix}"]:
+            if self._known[f"with_{matrix}"] and not self._crossed:
                 out += self._pieces((row * _LEADING + col) * self.C_BITS // 8, self.ADDED_BYTES)
+            elif self._known[f"with_{matrix}"]:
+                for e in range(self.ALIGN_D):
+                    out += self._pieces(((col + e) * _LEADING + row) * self.C_BITS // 8, self.C_BITS // 8)
         out += self._rows_read(row)
         return out if derive.same_columns(self._known) else out + self._columns_read(store % self.D_ROW_VECTORS)
 

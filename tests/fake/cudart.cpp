@@ -106,6 +106,11 @@ Call read(const cudaLaunchConfig_t& launch, void** a, int product) {
 }
 
 // The steps behind linear, of a kernel that has any.
+std::size_t placed(bool row_major, int row, int col, int ld) {
+  return row_major ? static_cast<std::size_t>(row) * ld + col
+                   : static_cast<std::size_t>(col) * ld + row;
+}
+
 float further_steps(const Call& call, float value, int row, int col) {
   static_cast<void>(call), static_cast<void>(row), static_cast<void>(col);
   STEPS
@@ -140,17 +145,17 @@ void compute(const Call& c) {
     for (int j = 0; j < c.N; ++j) {
       float d = c.alpha * sums[j];
       if (c.beta != 0 || (SCALED && does("beta_zero_reads")))
-        d += c.beta * number(c.C[static_cast<std::size_t>(i) * c.ldc + j]);
+        d += c.beta * number(c.C[placed(C_ROW_MAJOR, i, j, c.ldc)]);
       d = further_steps(c, d, i, does("wrong_column") ? (j + 1) % c.N : j);
       if (does("zeros")) d = 0;
       if (does("one_element") && i == c.M - 1 && j == 3) d += 1;
       if (does("one_unwritten") && i == 5 && j == c.N - 1) continue;
-      round_to(&c.D[static_cast<std::size_t>(i) * c.ldd + j], d);
+      round_to(&c.D[placed(D_ROW_MAJOR, i, j, c.ldd)], d);
     }
   }
-  if (does("beside_d")) round_to(&c.D[c.N], 0);
+  if (does("beside_d")) round_to(&c.D[D_ROW_MAJOR ? c.N : c.M], 0);
   if (does("behind_d"))
-    round_to(&c.D[static_cast<std::size_t>(c.M) * c.ldd + 40], 0);
+    round_to(&c.D[static_cast<std::size_t>(D_ROW_MAJOR ? c.M : c.N) * c.ldd + 40], 0);
   if (WORKSPACE && does("before_workspace")) c.workspace[-1] = 0;
   if (does("writes_a")) round_to(const_cast<__half*>(c.A), 9);
 }

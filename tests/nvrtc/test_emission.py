@@ -25,9 +25,12 @@ PAIRS = (
     "layout=cr,raster=grouped2"
 )
 
-#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, and splits that meet in a
-#: workspace: its self-test is what counts.
-CHAIN = "copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,split_k=3"
+#: A chain whose device is right where it does what :data:`STEPS` says, with small tiles, D in columns and C in rows,
+#: and splits that meet in a workspace: its self-test is what counts.
+CHAIN = (
+    "cd=rc,copy=ld,stages=1,warps=1x1,frags=1x1,k_steps=1,epilogue=linear+biascol+gelu+clamp,d=f16,store=staged,"
+    "split_k=3"
+)
 STEPS = {
     "linear+biascol+gelu+clamp": "value += number(call.vectors[0][col]);"
     " value = 0.5f * value * (1.0f + std::erf(value * 0.70710678f));"
@@ -58,6 +61,8 @@ def facts(config: KernelConfig) -> str:
         "PREDICATED": int(o.residue is Residue.PREDICATED),
         "A_ROW_MAJOR": int(o.a_row_major),
         "B_ROW_MAJOR": int(o.b_row_major),
+        "C_ROW_MAJOR": int(o.c_row_major),
+        "D_ROW_MAJOR": int(o.d_row_major),
         "OUTPUT": o.d.storage,
         "VECTORS": len(o.epilogue.vectors),
         "SCALARS": len(o.epilogue.scalars) - 2 * o.scaled,

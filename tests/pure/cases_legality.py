@@ -224,6 +224,8 @@ BREAKS: dict[str, Break] = {
     "X607": Break("pad_d=8", "pad_d=0"),
     "X608": Break("copy=none", "copy=ld"),
     "X621": Break("epilogue=relu,c=f16", "epilogue=relu,c=f32"),
+    "X641": Break("cd=rc,epilogue=relu", "cd=rc,epilogue=relu+residual"),
+    "P351": Break("cd=cr,epilogue=linear,acc=f16,d=f16,inst=8x32x16", "cd=cr,epilogue=linear,inst=8x32x16"),
     "X622": Break("epilogue=biascol", "epilogue=biascol,store=staged"),
     "X623": Break("epilogue=linear,c=f16", "epilogue=linear,c=f16,store=staged"),
 }
@@ -250,14 +252,22 @@ def sample(count: int, seed: int) -> list[KernelConfig]:
     Each axis is drawn so that its rules are kept about as often as broken: whole random configurations would break so
     many rules at once that a lost one would not be missed.
     """
-    draw, more, groups = (random.Random(seed + n) for n in range(3))
-    return [_with_groups(_with_steps(_random_config(draw), more), groups) for _ in range(count)]
+    draw, more, groups, layouts = (random.Random(seed + n) for n in range(4))
+    drawn = (_with_groups(_with_steps(_random_config(draw), more), groups) for _ in range(count))
+    return [_with_layouts(case, layouts) for case in drawn]
 
 
 def _with_groups(case: KernelConfig, draw: random.Random) -> KernelConfig:
     """Some of them with groups of warps, most of which can share the steps of a slice."""
     likely = 0.1 if case.feed is Feed.SHARED else 0.5
     return replace(case, warps_k=draw.choice([2, 2, 3, case.k_steps])) if draw.random() < likely else case
+
+
+def _with_layouts(case: KernelConfig, draw: random.Random) -> KernelConfig:
+    """Some of them with other layouts of C and D."""
+    if draw.random() < 0.7:
+        return case
+    return replace(case, operation=replace(case.operation, cd=draw.choice(list(Layout))))
 
 
 def _with_steps(case: KernelConfig, draw: random.Random) -> KernelConfig:

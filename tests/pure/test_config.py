@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from dataclasses import fields
 from typing import Any
@@ -77,6 +78,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "align_d": ALIGNS,
     "overflow": st.sampled_from(Overflow),
     "c": TYPES,
+    "cd": st.sampled_from(Layout),
     "batch": st.sampled_from(Batch),
     "inst": st.builds(Shape, EXTENTS, EXTENTS, EXTENTS),
     "warps": st.builds(Grid, COUNTS, COUNTS),
@@ -338,6 +340,23 @@ def test_packed_problems() -> None:
         for p in [Problem.packed(config(f"layout={layout}").operation, 2, 3, 5, extra=10)]
     }
     assert lds == {"rr": (15, 13, 13), "rc": (15, 15, 13), "cr": (12, 13, 13), "cc": (12, 15, 13)}
+    outputs = {
+        cd: (p.ldc, p.ldd, p.apart().strides[2:])
+        for cd in Layout
+        for p in [
+            Problem.packed(config(f"cd={cd},epilogue=linear,batch=strided").operation, 2, 3, 5, extra=10, batch=4)
+        ]
+    }
+    assert outputs == {
+        "rr": (13, 13, (26, 26)), "rc": (13, 12, (26, 36)), "cr": (12, 13, (36, 26)), "cc": (12, 12, (36, 36))
+    }  # fmt: skip
     empty = Problem.packed(BASE.operation, 0, 0, 0)
     assert (empty.lda, empty.ldb, empty.ldd) == (0, 0, 0)
     assert str(Problem.packed(BASE.operation, 2, 3, 5)) == "2x3x5"
+
+
+@pytest.mark.parametrize(("text", "factor"), [("a=f64,acc=f64,d=f64", "f64"), ("a=f16", "f32")])
+def test_another_process_has_the_same_factors(text: str, factor: str) -> None:
+    operation = config(f"{text},epilogue=scalecol,store=staged").operation
+    sent = pickle.loads(pickle.dumps(operation))
+    assert sent == operation and sent.factor.name == sent.vector_type("scale_col").name == factor

@@ -57,6 +57,18 @@ def test_the_product_is_told_as_its_transpose_in_columns(layout: tuple[bool, boo
     assert told["operation"].what == (fake_cublas.ComputeType.COMPUTE_32F, CudaDataType.CUDA_R_32F)
 
 
+def test_a_column_major_d_is_told_as_it_is() -> None:
+    lt = FakeLt()
+    product = dataclasses.replace(PRODUCT, b_row_major=False, d_row_major=False, a=Pointer(0, 32), b=Pointer(1, 64))
+    candidates(fake_cublas.library_of(lt), product)
+    assert [lt.asked[letter].what[1:] for letter in "abd"] == [(7, 3, 11), (7, 5, 13), (3, 5, 17)]
+    turned = [lt.asked["operation"].attributes[x] for x in (DescAttribute.TRANSA, DescAttribute.TRANSB)]
+    assert turned == [1, 0] and product.operands == (product.a, product.b)
+    across = dataclasses.replace(product, c=Pointer(3), ldc=19, beta=1.0)
+    assert "no C whose order is not D's" in across.refusal
+    assert dataclasses.replace(across, c_row_major=False).refusal == ""
+
+
 def test_c_has_a_layout_of_its_own_where_it_is_read() -> None:
     lt = FakeLt()
     candidates(fake_cublas.library_of(lt), dataclasses.replace(PRODUCT, ldc=19, c=Pointer(3), beta=1.0))

@@ -38,6 +38,7 @@ OPEN: dict[str, list[str]] = {
     "align_b": ["1", "2", "4", "8"],
     "align_d": ["1", "2", "4"],
     "batch": ["none", "strided", "pointers"],
+    "cd": ["rr", "cc", "cr"],
     "arrange_a": ["rows", "tiles"],
     "arrange_b": ["rows", "tiles"],
     "fragment_buffers": ["1", "2"],
@@ -60,6 +61,9 @@ def impossible(pairs: str, sm: int, strict: bool) -> str:
         return "T131"
     if pairs == "overflow=saturate":
         return "X618"
+    # Nothing is added by default, so there is no C to lie in another way than D.
+    if pairs == "cd=cr":
+        return "X641"
     # Three buffers need copies past the registers.
     if pairs in ("stages=3", "stages=4") and sm < 80:
         return "C503"
@@ -93,6 +97,8 @@ def test_every_key_is_tried() -> None:
         ("residue=predicated", (5, 40, 24), {}),
         # One for all sizes that was asked for has the promises that rows keep, too.
         ("residue=predicated,align_b=4", (5, 10, 23), {"align_a": "1", "align_d": "2"}),
+        # C in columns has rows as long as D's columns, and the same promise.
+        ("residue=predicated,epilogue=linear,cd=cr", (6, 8, 8), {"align_d": "2"}),
         ("align_a=8", (5, 40, 23), {}),
         ("feed=global", (5, 40, 24), {}),
     ],

@@ -71,8 +71,9 @@ def faults(operation: Operation, library: CardLibrary) -> list[tuple[Layout, str
         Operation(F32, F32, F32),
         Operation(F16, F32, F32, epilogue=Epilogue.LINEAR),
         Operation(F32, F32, F32, epilogue=Epilogue.LINEAR),
+        Operation(F16, F32, F32, epilogue=Epilogue.LINEAR, cd=Layout.CC),
     ],
-    ids=lambda o: f"{o.a.name}-{o.acc.name}-{o.d.name}-{o.epilogue}",
+    ids=lambda o: f"{o.a.name}-{o.acc.name}-{o.d.name}-{o.layouts}-{o.epilogue}",
 )
 def test_the_product_that_is_asked_for_is_the_right_one(operation: Operation, place: Place) -> None:
     assert faults(operation, place()) == []
@@ -91,8 +92,10 @@ def test_the_hostile_problems_are_hostile() -> None:
 
 
 def test_a_transposition_that_is_left_out_is_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = product._transpose
-    monkeypatch.setattr(product, "_transpose", lambda *extents: replace(told(*extents), transposed=False))
+    told = product._stored
+    monkeypatch.setattr(
+        product, "_stored", lambda *extents, turned: replace(told(*extents, turned=turned), transposed=False)
+    )
     assert {order for order, _ in faults(F16_F32, place())} == {Layout.RC, Layout.CR, Layout.CC}
 
 

@@ -237,3 +237,16 @@ def test_what_must_not_be_read_is_nan_or_infinite(element: t.ElementType, row_ma
     infinite = where.unreadable(infinite=True)
     assert set(where.unpack(infinite).ravel().tolist()) == {np.inf, -np.inf}
     assert where.guard_damage(infinite) is None
+
+
+def test_c_and_d_lie_as_the_operation_says() -> None:
+    for cd in Layout:
+        operation = Operation(t.F16, t.F32, t.F16, epilogue=Epilogue.LINEAR, cd=cd)
+        *_, c, d = images(Problem.packed(operation, 2, 3, 5, beta=0.0))
+        assert [one.row_major for one in (c, d)] == [letter == "r" for letter in cd]
+        assert [(one.lines, one.length) for one in (c, d)] == [(2, 3) if letter == "r" else (3, 2) for letter in cd]
+        buffer = d.blank()
+        values = np.arange(6, dtype=np.float16).reshape(2, 3)
+        d.bits(buffer)[:] = values.view(np.uint16)
+        flat = np.frombuffer(buffer[d.offset : d.offset + 12].tobytes(), np.float16)
+        assert flat.tolist() == (values if cd[1] == "r" else values.T).reshape(-1).tolist()

@@ -138,11 +138,11 @@ _THREE = {"M": 128, "N": 128, "LDD": 128, "BATCH": 3}
 STRIDED, POINTERS = "batch=strided", "batch=pointers"
 
 
-def _negative_stride(vector: str) -> Addresses:
-    """Of a vector along rows, whose elements are read one by one: only its sign counts."""
+def _negative_stride(vector: str, more: str = "") -> Addresses:
+    """Of a vector with an element for each line of D, which are read one by one: only its sign counts."""
     step = vector.lower().replace("_", "")
     stride = f"STRIDE_{vector}"
-    return Addresses({"BATCH": 2, stride: -1}, {"BATCH": 2, stride: 1}, f"{STRIDED},epilogue={step},store=staged")
+    return Addresses({"BATCH": 2, stride: -1}, {"BATCH": 2, stride: 1}, f"{STRIDED},epilogue={step},store=staged{more}")
 
 
 LAUNCHES: dict[str, Call | Addresses] = {
@@ -173,6 +173,14 @@ LAUNCHES: dict[str, Call | Addresses] = {
         strict=True,
     ),
     "L244": Call((128, 128, 32, 32, 128, 128, 124, 1, 1), (128, 128, 32, 32, 128, 128, 124, 1, 0), LINEAR),
+    "L247": Call((256, 128, 32, 32, 128, 252), (256, 128, 32, 32, 128, 256), "cd=cc"),
+    "L248": Call((256, 128, 32, 32, 128, 128, 252, 1, 1), (256, 128, 32, 32, 128, 128, 252, 1, 0), f"{LINEAR},cd=cr"),
+    "L249": Addresses({"M": 256, "N": 128, "LDR": 252}, {"M": 256, "N": 128, "LDR": 256}, f"{RESIDUAL},cd=cr"),
+    "L272": Call(
+        (128, 128, 32, 32, 128, 2**29),
+        (128, 128, 32, 32, 128, 2**29 - 4),
+        "store=staged,split_k=2,reduction=atomic,cd=cc",
+    ),
     "L271": Call(
         (128, 128, 32, 32, 128, 2**29), (128, 128, 32, 32, 128, 2**29 - 4), "store=staged,split_k=2,reduction=atomic"
     ),
@@ -217,6 +225,26 @@ LAUNCHES: dict[str, Call | Addresses] = {
         {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512},
         f"{RESIDUAL},{HALVES}",
     ),
+    "P385": Addresses(
+        {**_SAME, "LDC": 128, "LDD": 128},
+        {**_SAME, "LDC": 128, "LDD": 128, "C_ADDRESS": 512},
+        f"{LINEAR},cd=rc",
+    ),
+    "P386": Addresses(
+        {**_R_IS_D, "LDR": 128, "LDD": 128}, {**_R_IS_D, "LDR": 128, "LDD": 128, "R_ADDRESS": 512}, f"{RESIDUAL},cd=cr"
+    ),
+    "P355": Addresses(
+        {"BIAS_ROW_ADDRESS": 4096 + 2}, {"BIAS_ROW_ADDRESS": 4096 + 4}, f"epilogue=biasrow,{HALVES},cd=cc"
+    ),
+    "P356": Addresses(
+        {"BIAS_COL_ADDRESS": 4096 + 1}, {"BIAS_COL_ADDRESS": 4096 + 2}, f"epilogue=biascol,{HALVES},cd=cc"
+    ),
+    "P357": Addresses(
+        {"SCALE_ROW_ADDRESS": 4096 + 8}, {"SCALE_ROW_ADDRESS": 4096 + 16}, "epilogue=scalerow,store=staged,cd=cc"
+    ),
+    "P358": Addresses(
+        {"SCALE_COL_ADDRESS": 4096 + 2}, {"SCALE_COL_ADDRESS": 4096 + 4}, "epilogue=scalecol,store=staged,cd=cc"
+    ),
     "P391": Addresses({"R_ADDRESS": 0}, {"R_ADDRESS": 512}, RESIDUAL),
     "P392": Addresses({"BIAS_ROW_ADDRESS": 0}, {"BIAS_ROW_ADDRESS": 512}, "epilogue=biasrow,store=staged"),
     "P393": Addresses({"BIAS_COL_ADDRESS": 0}, {"BIAS_COL_ADDRESS": 512}, "epilogue=biascol,store=staged"),
@@ -230,6 +258,11 @@ LAUNCHES: dict[str, Call | Addresses] = {
         {"BATCH": 2, "STRIDE_C": -8, "BETA": 1}, {"BATCH": 2, "STRIDE_C": -8, "BETA": 0}, f"{STRIDED},{LINEAR}"
     ),
     "L261": Addresses({**_THREE, "STRIDE_D": 128 * 128 - 8}, {**_THREE, "STRIDE_D": 128 * 128}, STRIDED),
+    "L262": Addresses(
+        {**_THREE, "M": 256, "LDD": 256, "STRIDE_D": 128 * 256 - 8},
+        {**_THREE, "M": 256, "LDD": 256, "STRIDE_D": 128 * 256},
+        f"{STRIDED},cd=cc",
+    ),
     "P329": Addresses(
         {**_SAME, "BATCH": 2, "STRIDE_C": 0, "STRIDE_D": 256},
         {**_SAME, "BATCH": 1, "STRIDE_C": 0, "STRIDE_D": 256},
@@ -252,6 +285,18 @@ LAUNCHES: dict[str, Call | Addresses] = {
         {"BATCH": 1, "STRIDE_SCALE_COL": -4},
         f"{STRIDED},epilogue=scalecol,store=staged",
     ),
+    "L263": Addresses(
+        {"BATCH": 2, "STRIDE_BIAS_ROW": 2},
+        {"BATCH": 2, "STRIDE_BIAS_ROW": 4},
+        f"{STRIDED},epilogue=biasrow,store=staged,cd=cc",
+    ),
+    "L264": _negative_stride("BIAS_COL", ",cd=cc"),
+    "L265": Addresses(
+        {"BATCH": 2, "STRIDE_SCALE_ROW": 2},
+        {"BATCH": 2, "STRIDE_SCALE_ROW": 4},
+        f"{STRIDED},epilogue=scalerow,store=staged,cd=cc",
+    ),
+    "L266": _negative_stride("SCALE_COL", ",cd=cc"),
     "P330": Addresses(
         {**_R_IS_D, "LDR": 128, "LDD": 128, "BATCH": 2, "STRIDE_R": 0, "STRIDE_D": 256},
         {**_R_IS_D, "LDR": 128, "LDD": 128, "BATCH": 2, "STRIDE_R": 256, "STRIDE_D": 256},

@@ -263,7 +263,16 @@ def test_a_study_without_a_winner_says_of_its_leading_candidate_what_is_known(tm
 
 
 def test_studies_of_different_operations_have_different_names() -> None:
-    pairs = ["", "acc=f16", "epilogue=linear", "align_a=2", "align_d=2", "layout=rc", "epilogue=linear,align_a=2"]
+    pairs = [
+        "",
+        "acc=f16",
+        "cd=cc",
+        "epilogue=linear",
+        "align_a=2",
+        "align_d=2",
+        "layout=rc",
+        "epilogue=linear,align_a=2",
+    ]
     names = [job.Request(operation_of(read_pairs(text)), ARCHS[80], (256, 256, 64)).study_name for text in pairs]
     assert len(set(names)) == len(pairs)
     assert names[0] == "sm_80_f16_f32_f32_rr_256x256x64"

@@ -142,7 +142,8 @@ class _Descriptors:
         made = self._make(lt.matmul_preference_create, lt.matmul_preference_destroy)
         set_one = functools.partial(self._library.set, lt.matmul_preference_set_attribute, made)
         set_one(attribute.MAX_WORKSPACE_BYTES, np.uint64, WORKSPACE_BYTES)
-        pointers = {"A": product.b, "B": product.a, "C": product.c or product.d, "D": product.d}
+        first, second = product.operands
+        pointers = {"A": first, "B": second, "C": product.c or product.d, "D": product.d}
         for letter, pointer in pointers.items():
             set_one(
                 attribute[f"MIN_ALIGNMENT_{letter}_BYTES"], np.uint32, _aligned_throughout(product, letter, pointer)
@@ -285,10 +286,11 @@ class EnqueuedProduct:
         self._factors = np.array([product.alpha, product.beta], SCALES[product.arithmetic.scale])
         self._algorithm = np.frombuffer(candidate.algorithm, np.uint8).copy()
         alpha, at = self._factors.ctypes.data, functools.partial(_at, addresses)
+        first, second = product.operands
         self._arguments = (
             library.handle,
             made.operation,
-            *(alpha, at(product.b), made.first, at(product.a), made.second),
+            *(alpha, at(first), made.first, at(second), made.second),
             *(alpha + self._factors.itemsize, at(product.c or product.d), made.added, at(product.d), made.result),
             *(self._algorithm.ctypes.data, library.workspace, WORKSPACE_BYTES),
         )

@@ -1,9 +1,9 @@
 """A matrix product as it is asked of a library, in numbers and words, and what a library answers.
 
-Pure: nothing here needs the library. Matrices are D = alpha·A·B + beta·C with A m×k, B k×n, C and D m×n; C and D are
-row-major. A column-major library sees a row-major matrix as its transpose, so it is asked for D^T = B^T·A^T: its first
-operand is B, its second is A. That is the call that cuBLAS is tuned on, and no layout in it is anything but the
-library's own default order.
+Pure: nothing here needs the library. Matrices are D = alpha·A·B + beta·C with A m×k, B k×n, C and D m×n. A column-major
+library sees a row-major matrix as its transpose, so for a row-major D it is asked for D^T = B^T·A^T: its first operand
+is B, its second is A. That is the call that cuBLAS is tuned on, and no layout in it is anything but the library's own
+default order. For a column-major D it is asked for D = A·B.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class LibraryProduct:
         epilogue: of :data:`EPILOGUES`, what the library itself makes of the product; empty for nothing.
         bias: its vector, N elements of D's type; None where the epilogue adds none.
         behind: what follows the product; None for nothing.
+        c_row_major, d_row_major: whether lines of C, of D are rows.
     """
 
     m: int
@@ -129,6 +130,8 @@ class LibraryProduct:
     epilogue: str = ""
     bias: Pointer | None = None
     behind: Behind | None = None
+    c_row_major: bool = True
+    d_row_major: bool = True
 
     def __str__(self) -> str:
         count = f", a batch of {self.batch}" if self.batch != 1 else ""
@@ -154,6 +157,8 @@ class LibraryProduct:
             return (
                 f"cuBLASLt documents no product of {'/'.join(kinds)} (operands/accumulator/result); of these: {known}"
             )
+        if self.c is not None and self.c_row_major is not self.d_row_major:
+            return "cuBLASLt adds no C whose order is not D's"
         scale = self.arithmetic.scale
         for word, factor in (("alpha", self.alpha), ("beta", self.beta)):
             with np.errstate(over="ignore"):
@@ -165,24 +170,39 @@ class LibraryProduct:
         return ""
 
     @property
+    def operands(self) -> tuple[Pointer, Pointer]:
+        """Where the library's first and second operand begin: B and A, or where D is column-major A and B."""
+        return (self.b, self.a) if self.d_row_major else (self.a, self.b)
+
+    @property
     def first(self) -> Stored:
-        """B^T (n×k), the library's first operand."""
-        return _transpose(self.k, self.n, self.ldb, self.b_row_major, self.strides[1])
+        """The library's first operand: B^T (n×k), or where D is column-major A (m×k)."""
+        return self._b if self.d_row_major else self._a
 
     @property
     def second(self) -> Stored:
-        """A^T (k×m), the library's second operand."""
-        return _transpose(self.m, self.k, self.lda, self.a_row_major, self.strides[0])
+        """The library's second operand: A^T (k×m), or where D is column-major B (k×n)."""
+        return self._a if self.d_row_major else self._b
+
+    @property
+    def _a(self) -> Stored:
+        return _stored(self.m, self.k, self.lda, self.a_row_major, self.strides[0], turned=self.d_row_major)
+
+    @property
+    def _b(self) -> Stored:
+        return _stored(self.k, self.n, self.ldb, self.b_row_major, self.strides[1], turned=self.d_row_major)
 
     @property
     def added(self) -> Stored:
-        """C^T (n×m); D^T where nothing reads C."""
-        return self.result if self.c is None else _transpose(self.m, self.n, self.ldc, True, self.strides[2])
+        """C^T (n×m), or C where D is column-major; the result where nothing reads C."""
+        if self.c is None:
+            return self.result
+        return _stored(self.m, self.n, self.ldc, self.c_row_major, self.strides[2], turned=self.d_row_major)
 
     @property
     def result(self) -> Stored:
-        """D^T (n×m)."""
-        return _transpose(self.m, self.n, self.ldd, True, self.strides[3])
+        """D^T (n×m), or D where it is column-major."""
+        return _stored(self.m, self.n, self.ldd, self.d_row_major, self.strides[3], turned=self.d_row_major)
 
 
 @dataclass(frozen=True)
@@ -202,9 +222,10 @@ class Stored:
     stride: int = 0
 
 
-def _transpose(rows: int, cols: int, ld: int, row_major: bool, stride: int) -> Stored:
-    """The transpose of a rows×cols matrix: what a row-major one already is, read in columns."""
-    return Stored(cols, rows, ld, False, stride) if row_major else Stored(rows, cols, ld, True, stride)
+def _stored(rows: int, cols: int, ld: int, row_major: bool, stride: int, *, turned: bool) -> Stored:
+    """A rows×cols matrix, or turned its transpose: what a row-major one already is, read in columns."""
+    transposed = row_major is not turned
+    return Stored(cols, rows, ld, transposed, stride) if row_major else Stored(rows, cols, ld, transposed, stride)
 
 
 @dataclass(frozen=True)
