@@ -388,6 +388,12 @@ class Problem:
         found |= {v: (self.m if epilogues.along_row(v) else self.n) * o.vector_type(v).bits for v in e.vectors}
         return sum(bits * (self.batch if self.stride_of(name) else min(self.batch, 1)) for name, bits in found.items())
 
+    @property
+    def alignments(self) -> dict[str, int]:
+        """As much of what its operation promises of each matrix as leading dimensions keep; in elements."""
+        rows = {"align_a": (self.lda,), "align_b": (self.ldb,), "align_d": (self.ldc, self.ldr, self.ldd)}
+        return {key: math.gcd(*lds, getattr(self.operation, key)) for key, lds in rows.items()}
+
     def doing(self, operation: Operation) -> Problem:
         """The same call of another operation; what that has nothing of is left out."""
         kept: dict[str, Any] = {f: getattr(self, f) for f in _NEUTRAL if operation.epilogue.has(_BELONGS.get(f, f))}

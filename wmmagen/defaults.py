@@ -149,14 +149,15 @@ def for_size(given: Mapping[str, Any], arch: Arch, size: tuple[int, int, int], b
     """The ``given`` values, with what a packed problem of m, n, k makes of the operation where they leave that open.
 
     Where no kernel for multiples of its block tile takes the size, and one for all sizes does, that is the latter. Its
-    promises are as wide as the rows of the packed matrices allow.
+    promises are as wide as the rows of the packed matrices allow, also where a kernel for all sizes was asked for.
     """
     operation = operation_of(given)
     problem = Problem.packed(operation, *size, batch=batch)
+    aligned = {key: kept for key, kept in problem.alignments.items() if key not in given}
+    if operation.residue is Residue.PREDICATED:
+        return {**given, **{key: kept for key, kept in aligned.items() if kept != getattr(operation, key)}}
     if "residue" in given or 0 in size or len(Space(operation, arch, given, problem=problem)):
         return dict(given)
-    rows = {"align_a": problem.lda, "align_b": problem.ldb, "align_d": problem.ldd}
-    aligned = {key: math.gcd(ld, getattr(operation, key)) for key, ld in rows.items() if key not in given}
     suited = {**given, "residue": Residue.PREDICATED, **aligned}
     problem = Problem.packed(operation_of(suited), *size, batch=batch)
     return suited if len(Space(problem.operation, arch, suited, problem=problem)) else dict(given)

@@ -13,7 +13,7 @@ from pathlib import Path
 from wmmagen import coverage, manifest, render
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig
-from wmmagen.errors import ConfigError, RequestError
+from wmmagen.errors import ConfigError, NotGeneratedYet, RequestError
 from wmmagen.manifest import Evidence
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}", re.ASCII)
@@ -64,18 +64,23 @@ def check_symbol(symbol: str, text: str) -> str:
 
 
 def source_of(
-    config: KernelConfig, arch: Arch, *, symbol: str | None = None, strict_isa: bool = False
+    config: KernelConfig, arch: Arch, *, symbol: str | None = None, strict_isa: bool = False, padded: bool = False
 ) -> render.Source:
     """The rendered kernel, its launcher under ``symbol`` where one is given.
 
+    Args:
+        padded: whether ``symbol`` has to name the launcher on padded copies, too.
+
     Raises:
         ConfigError: ``symbol`` cannot name the function.
-        NotGeneratedYet: no template makes ``config``.
+        NotGeneratedYet: no template makes ``config``, or it cannot be called on padded copies.
     """
     source = render.render(config, arch, strict_isa=strict_isa)
     if symbol is None or symbol == source.symbol:
         return source
     beside = render.render_header(config, arch) + render.render_selftest(config, arch)
+    if padded:
+        beside += "".join(_padding(config, arch, source.symbol).values())
     return render.render(config, arch, strict_isa=strict_isa, symbol=check_symbol(symbol, source.text + beside))
 
 
@@ -106,13 +111,11 @@ def emit(
         NotGeneratedYet: no template makes ``config``, or it cannot be called on padded copies.
         RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
     """
-    source = source_of(config, arch, symbol=symbol)
+    source = source_of(config, arch, symbol=symbol, padded=padded)
     name = source.symbol
-    more: dict[Path, str] = {}
-    if padded:
-        coverage.demand_padding(config)
-        more[folder / f"{name}_padded.cu"] = render.render_padding(config, arch, symbol=name)
-        more[folder / f"{name}_padded.h"] = render.render_padding_header(config, arch, symbol=name)
+    more = {folder / file: text for file, text in _padding(config, arch, name).items()} if padded else {}
+    if not padded:
+        _demand_no_other_padding(config, arch, name, folder)
     texts = {
         folder / f"{name}.cu": source.text,
         folder / f"{name}.h": render.render_header(config, arch, symbol=name),
@@ -129,11 +132,48 @@ def emit(
     return tuple(texts)
 
 
+def _padding(config: KernelConfig, arch: Arch, name: str) -> dict[str, str]:
+    """The files of the launcher on padded copies, by their names.
+
+    Raises:
+        NotGeneratedYet: ``config`` cannot be called so.
+    """
+    coverage.demand_padding(config)
+    return {
+        f"{name}_padded.cu": render.render_padding(config, arch, symbol=name),
+        f"{name}_padded.h": render.render_padding_header(config, arch, symbol=name),
+    }
+
+
+def _demand_no_other_padding(config: KernelConfig, arch: Arch, name: str, folder: Path) -> None:
+    """Return where no launcher on padded copies is left in ``folder`` that was written for another kernel.
+
+    It would build beside this one, and give it copies that lie as the other one wants them.
+
+    Raises:
+        RequestError: there is one.
+    """
+    try:
+        own = _padding(config, arch, name)
+    except NotGeneratedYet:
+        own = dict.fromkeys((f"{name}_padded.cu", f"{name}_padded.h"), "")
+    for file, text in own.items():
+        try:
+            _demand_free(folder / file, text, overwrite=False)
+        except RequestError:
+            raise RequestError(
+                f"{folder / file} is there, and calls another kernel of the name {name}",
+                "choose another folder or --symbol, remove it, or say --padded --overwrite",
+            ) from None
+
+
 def selftest_command(files: Sequence[Path], arch: Arch) -> str:
     """The command that builds and runs the self-test of what :func:`emit` wrote, for a shell."""
     kernel, _, selftest, *_ = files
     program = os.path.join(os.curdir, selftest.with_suffix(""))  # an absolute path stays what it is
-    built = shlex.join(["nvcc", f"-arch={arch}", "-o", program, str(kernel), str(selftest)])
+    # A folder may begin as an option does.
+    sources = (os.path.join(os.curdir, file) if str(file).startswith("-") else str(file) for file in (kernel, selftest))
+    built = shlex.join(["nvcc", f"-arch={arch}", "-o", program, *sources])
     return f"{built} && {shlex.quote(program)}"
 
 

@@ -250,6 +250,8 @@ def _read_step(part: str, text: str) -> Step:
     if part not in STEPS:
         near = difflib.get_close_matches(part, [*STEPS, "none"], n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
+        if part == "none":
+            hint = "none is no step behind or before others: leave it out. "
         raise ConfigError(
             f"epilogue={text} is not known: {part!r} is no step",
             f"{hint}epilogue is none, or steps joined by +: {' '.join(STEPS)} {EXPR}(…)",

@@ -95,7 +95,8 @@ def bits_dtype(element: ElementType) -> np.dtype[Any]:
 
 def _bf16_bits(values: Array) -> Array:
     """Bits of ``values`` (any shape) in bf16: ``float32`` first, then round to nearest, ties to even."""
-    single = np.ascontiguousarray(values, np.float32).reshape(values.shape)
+    with np.errstate(over="ignore"):  # infinite in f32 is infinite in bf16
+        single = np.ascontiguousarray(values, np.float32).reshape(values.shape)
     wide = single.view(np.uint32)
     kept = (wide + np.uint32(0x7FFF) + ((wide >> 16) & 1)) >> 16
     # Rounding would carry a NaN with a small payload into infinity; keep its upper half and make it quiet.

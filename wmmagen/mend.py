@@ -37,7 +37,7 @@ _JUDGED = 2000
 _ORDER = (
     "pad_a", "pad_b", "pad_d", "store", "stages", "copy", "arrange_a", "arrange_b", "fragment_buffers", "min_blocks",
     "k_steps", "frags_m", "frags_n", "warps_m", "warps_n", "residency", "feed", "raster", "split_k", "reduction",
-    "warps_k", "residue", "inst", "overflow", "acc", "d", "cd", "layout", "a",
+    "warps_k", "residue", "inst", "overflow", "c", "acc", "d", "cd", "layout", "a",
 )  # fmt: skip
 
 #: Keys of an operation that are structure.
@@ -62,9 +62,16 @@ def changes(
     for depth in range(MOST_CHANGES + 1):
         found = search.within(_point(config), frozenset(), depth)
         if found is not None:
-            before, after = values_of(config), values_of(_config(found))
-            return {key: spell(value) for key, value in after.items() if value != before[key]}
+            return _told(config, _config(found))
     return None
+
+
+def _told(before: KernelConfig, after: KernelConfig) -> dict[str, str]:
+    """What ``after`` has that ``before`` has not; ``c`` also where it is D's type, if one may have been said."""
+    old, new = values_of(before), values_of(after)
+    if before.operation.epilogue.adds or before.operation.c is not None:
+        old["c"], new["c"] = before.operation.added, after.operation.added
+    return {key: spell(value) for key, value in new.items() if value != old[key]}
 
 
 def words(config: KernelConfig, arch: Arch, problem: Problem | None = None, *, strict_isa: bool = False) -> str:
@@ -147,8 +154,9 @@ class _Search:
     def _values(self, axis: str, point: Point) -> Iterator[Any]:
         """Other values of ``axis``, near ones first."""
         present = point[axis]
-        if axis in ("a", "acc", "d"):
+        if axis in ("a", "acc", "d", "c"):
             values = tuple(read_value(axis, text) for text in coverage.GENERATED[axis])
+            values = (None, *values) if axis == "c" else values  # D's type, and the others
         elif axis in _CHOICES:
             values = _CHOICES[axis]
         else:

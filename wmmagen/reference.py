@@ -857,7 +857,8 @@ def round_once(exact: Array, element: ElementType) -> Array:
     if element.name == "f64":
         return exact.astype(np.float64)
     if element.bits == 32:
-        return exact.astype(np.float32)  # the integer itself: through float64 it would round twice beyond 2^53
+        with np.errstate(over="ignore"):  # to infinity, which whoever asked is told in words
+            return exact.astype(np.float32)  # the integer itself: through float64 it would round twice beyond 2^53
     # f16 is infinite where float64 begins to round; bf16 passes float32, exact for all that f32 counts.
     return decode(encode(exact.astype(np.float64), element), element)
 

@@ -1549,7 +1549,7 @@ _AXES: tuple[Rule, ...] = (
         "WARPS_K == 1",
         when="residency_global",
         says="partial sums that live in D belong to one warp",
-        message="residency=global keeps partial sums in D; with warps_k={WARPS_K} the warps of several groups would",
+        message="residency=global keeps partial sums in D, where {WARPS_K} groups would overwrite each other's",
         fix="warps_k=1, or residency=fragment",
         reason="Groups have the same tile of D, and would overwrite each other's sums in every slice.",
         source=TEMPLATE,

@@ -283,6 +283,8 @@ def sweep_result(result: Result, again: str) -> str:
 def suited(chosen: Mapping[str, Any], problem: Problem) -> str:
     """What was made of the operation because of the size that was asked for."""
     words = ",".join(f"{key}={spell(value)}" for key, value in chosen.items())
+    if "residue" not in chosen:  # a kernel for all sizes was asked for
+        return f"packed rows of {problem} keep no wider promises than {words}"
     return f"{problem} is no multiple of any legal block tile: {words}"
 
 

@@ -34,6 +34,7 @@ from wmmagen.config import (
     Raster,
     Reduction,
     Residency,
+    Residue,
     Shape,
     Store,
     build,
@@ -235,12 +236,19 @@ class Space:
         """What to say where it is the size that no point takes; empty where no size helps.
 
         Sizes are whole block tiles. The nearest ones below and above are proposed where they have legal points.
+        A kernel for all sizes may promise more of rows than those of the size keep.
         """
         if self.problem is None:
             return ""
         free = Space(self.operation, self.arch, self.fixed, strict_isa=self.strict_isa)
         if not len(free):
             return ""
+        if self.operation.residue is Residue.PREDICATED:
+            kept = self.problem.alignments
+            less = [f"{key}={value}" for key, value in kept.items() if value != getattr(self.operation, key)]
+            return (
+                f"packed rows of that size keep no more than {','.join(less)}" if less else "choose another --problem"
+            )
         # Taller shapes are narrower, so that the extents of two shapes do not go together.
         shapes = list(free.live["inst"])
         near = dict.fromkeys(filter(None, (self._first_legal(free, shapes, up=up) for up in (False, True))))

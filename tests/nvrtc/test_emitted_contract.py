@@ -233,3 +233,25 @@ def test_the_banner_s_command_makes_the_file(tmp_path: Path) -> None:
         [sys.executable, "-m", "wmmagen", *shlex.split(command)], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Nothing is added, and what is stored is a byte; a byte is added; nothing is added to a float.
+        "a=s8,d=s8,epilogue=scale+clamp",
+        "a=u8,d=f32,c=s8,epilogue=linear+gelu+biasrow,residue=predicated,batch=pointers,split_k=2",
+        "a=f64,epilogue=expr(row<col?acc:-acc),split_k=2,batch=strided",
+    ],
+)
+def test_the_self_test_of_a_chain_is_cpp_without_a_warning(text: str, tmp_path: Path) -> None:
+    """Its host part is all of it, so the host's compiler alone tells, in a tenth of the time of a build."""
+    cc = shutil.which("g++") or pytest.skip("no g++")
+    config = read_config(f"warps=1x1,frags=2x2,{text}", SM80)
+    header, selftest = emit.emit(config, SM80, tmp_path, symbol="g")[1:3]
+    includes = [f"-isystem{directory}" for directory in nvrtc.headers().directories]
+    strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{header.parent}", *includes]
+    done = subprocess.run(
+        [cc, *strict, "-xc++", str(selftest)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from wmmagen.backends.cpu import CpuBackend
 from wmmagen.backends.pick import Place
 from wmmagen.config import KernelConfig, Problem
 from wmmagen.defaults import read_config
-from wmmagen.errors import Fault, NotGeneratedYet
+from wmmagen.errors import ConfigError, Fault, NotGeneratedYet, RequestError
 from wmmagen.foundry import compile_source
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome
@@ -125,6 +126,38 @@ def test_what_is_emitted_keeps_its_contract(tmp_path: Path) -> None:
     subprocess.run(link, check=True, capture_output=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("symbol", ["COPY_THREADS", "workspace", "Plan", "p", "filled", "length_to", "PADDED"])
+def test_a_name_that_the_further_launcher_uses_itself_is_refused(tmp_path: Path, symbol: str) -> None:
+    config = read_config("warps=1x1,frags=1x1", SM80)
+    if re.search(rf"\b{symbol}\b", render_padding(config, SM80)) is None:
+        emit.emit(config, SM80, tmp_path, symbol=symbol, padded=True)
+        return
+    with pytest.raises(ConfigError, match="the files use that name themselves"):
+        emit.emit(config, SM80, tmp_path, symbol=symbol, padded=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("other", ["layout=cr", "layout=cr,split_k=2"])
+def test_no_launcher_of_another_kernel_is_left_behind(tmp_path: Path, other: str) -> None:
+    one, two = (read_config(f"warps=1x1,frags=1x1,{text}", SM80) for text in ("layout=rr", other))
+    emit.emit(one, SM80, tmp_path, symbol="my_gemm", padded=True)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(RequestError, match=r"my_gemm_padded\.cu is there, and calls another kernel"):
+        emit.emit(two, SM80, tmp_path, symbol="my_gemm", overwrite=True)
+    assert before == {file: file.read_bytes() for file in tmp_path.iterdir()}
+    emit.emit(one, SM80, tmp_path, symbol="my_gemm", overwrite=True)  # its own is no harm
+    for file in tmp_path.glob("my_gemm_padded.*"):
+        file.unlink()
+    emit.emit(two, SM80, tmp_path, symbol="my_gemm", overwrite=True)
+
+
+def test_the_command_of_the_self_test_takes_a_folder_for_no_option() -> None:
+    files = [Path("-out") / name for name in ("g.cu", "g.h", "g_selftest.cu", "manifest.json")]
+    words = shlex.split(emit.selftest_command(files, SM80))
+    assert [word for word in words if word.startswith("-")] == [f"-arch={SM80}", "-o"]
+    assert emit.selftest_command([Path("/d") / file for file in files], SM80).count("./") == 0
 
 
 class Clocked(CpuBackend):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cases_legality import BASE
 
-from wmmagen import coverage, defaults, rules
+from wmmagen import coverage, defaults, rules, show
 from wmmagen.arch import ARCHS
-from wmmagen.config import CONFIG_KEYS, Grid, KernelConfig, Shape, name, read_pairs, spell, values_of
+from wmmagen.config import CONFIG_KEYS, Grid, KernelConfig, Problem, Shape, name, read_pairs, spell, values_of
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError, IllegalConfig, NotGeneratedYet
 
@@ -95,6 +95,10 @@ def test_every_key_is_tried() -> None:
         ("align_a=1,d=f16", (5, 40, 24), {"residue": "predicated", "align_b": "8", "align_d": "8"}),
         ("residue=exact", (5, 40, 24), {}),
         ("residue=predicated", (5, 40, 24), {}),
+        # One for all sizes that was asked for has the promises that rows keep, too.
+        ("residue=predicated,align_b=4", (5, 10, 23), {"align_a": "1", "align_d": "2"}),
+        # C in columns has rows as long as D's columns, and the same promise.
+        ("residue=predicated,epilogue=linear,cd=cr", (6, 8, 8), {"align_d": "2"}),
         ("align_a=8", (5, 40, 23), {}),
         ("feed=global", (5, 40, 24), {}),
     ],
@@ -312,3 +316,16 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(ConfigError, match="cannot be read"):
         read(path)
+
+
+def test_what_a_size_makes_of_the_operation_is_told_as_what_it_is() -> None:
+    problem = Problem.packed(defaults.operation_of(read_pairs("residue=predicated")), 5, 10, 23)
+    assert "no multiple" in show.suited(
+        defaults.for_size(read_pairs("warps=1x1,frags=1x1"), SM80, (5, 10, 23)), problem
+    )
+    given = read_pairs("residue=predicated")
+    chosen = {k: v for k, v in defaults.for_size(given, SM80, (5, 10, 23)).items() if k not in given}
+    assert (
+        show.suited(chosen, problem)
+        == "packed rows of 5x10x23 keep no wider promises than align_a=1,align_b=2,align_d=2"
+    )

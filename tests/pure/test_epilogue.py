@@ -142,6 +142,13 @@ def test_what_is_no_chain_is_refused(text: str, what: str) -> None:
     assert what in refusal.value.message and refusal.value.fix
 
 
+@pytest.mark.parametrize("text", ["none+relu", "relu+none", "none+none"])
+def test_none_is_not_offered_for_none(text: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        epilogue.read(text)
+    assert "did you mean" not in refusal.value.fix and "leave it out" in refusal.value.fix
+
+
 @pytest.mark.parametrize(
     "word", ["relurelu", "Relu", "linearrel", "expr", "expradd", "expraddaccn1e99", "exprcdfacc", "nonerelu"]
 )

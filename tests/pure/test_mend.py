@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from cases_legality import config, sample
 
-from wmmagen import cli, mend, rules, space
+from wmmagen import cli, defaults, mend, rules, space
 from wmmagen.arch import ARCHS
-from wmmagen.config import KernelConfig, Problem, build, read_value, spell, values_of
+from wmmagen.config import KernelConfig, Problem, build, read_pairs, read_value, spell, values_of
 
 SM75, SM80 = ARCHS[75], ARCHS[80]
 
@@ -114,3 +114,22 @@ def test_rules_come_in_the_order_in_which_they_are_asked_for(
 def test_what_is_spelt_is_read() -> None:
     case = config("")
     assert mended(case, {key: spell(value) for key, value in values_of(case).items()}) == case
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # What is added follows D's type only where nothing was said of it, so a proposal says it.
+        ("a=s8,d=s32,epilogue=biasrow+relu,c=s32,split_k=2", "f32"),
+        ("d=f64,epilogue=linear,a=f16,c=f64", "f32"),
+        # It is mended where it is what is wrong, and where it means nothing.
+        ("a=f16,epilogue=linear,c=s8", "f32"),
+        ("a=f64,epilogue=biascol,c=f16", "f64"),
+        ("a=f16,d=f16,epilogue=gelu,c=s32", "f16"),
+    ],
+)
+def test_what_is_added_is_proposed_with_the_rest_and_the_typed_text_is_legal_then(text: str, wanted: str) -> None:
+    changes = mend.changes(defaults.read_config(text, SM80), SM80)
+    assert changes is not None and changes["c"] == wanted
+    typed = defaults.complete(read_pairs(text) | {key: read_value(key, value) for key, value in changes.items()}, SM80)
+    assert rules.check(typed, SM80) == []

@@ -361,6 +361,12 @@ def test_rounding_to_f32_is_once() -> None:
     assert round_once(np.array([2**60 + 2**36 + 1]), t.F32)[0] == np.float32(2**60 + 2**37)
 
 
+@pytest.mark.parametrize("d", [t.F32, t.F16, t.BF16])
+@pytest.mark.filterwarnings("error")
+def test_what_passes_a_type_becomes_infinity_without_a_warning(d: t.ElementType) -> None:
+    assert list(reference.round_once(np.array([1e300, -1e300, 1.0]), d)) == [np.inf, -np.inf, 1.0]
+
+
 def test_rounding_to_bf16() -> None:
     assert round_once(np.array([257, 259, -257]), t.BF16).tolist() == [256, 260, -256]
 

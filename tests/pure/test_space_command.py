@@ -82,6 +82,21 @@ def test_where_no_kernel_takes_the_size_the_nearest_ones_are_named(capsys: pytes
     assert err.splitlines()[-1].endswith("nearest legal: --problem 64x128x32")
 
 
+@pytest.mark.parametrize(
+    ("more", "size", "fix"),
+    [
+        ("align_a=8,align_b=8", "100x36x63", "packed rows of that size keep no more than align_a=1,align_b=4"),
+        ("align_a=1,align_b=1,align_d=1", "2147483647", "choose another --problem"),
+    ],
+)
+def test_kernels_of_all_sizes_are_not_told_of_multiples(
+    capsys: pytest.CaptureFixture[str], more: str, size: str, fix: str
+) -> None:
+    fixed = f"{FEW},store=staged,residue=predicated,{more}"
+    status, _, err = asked(capsys, "--arch", "sm_75", "--fix", fixed, "--problem", size)
+    assert (status, err.splitlines()[-1].strip()) == (2, fix)
+
+
 def test_a_size_that_is_no_multiple_asks_for_kernels_of_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     asked_for = ("--arch", "sm_75", "--fix", f"{FEW},store=staged", "--problem", "100x36x63")
     document = json.loads(asked(capsys, *asked_for, "--json")[1])
