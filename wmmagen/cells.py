@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -114,16 +116,27 @@ def _restricted(mask: Mask, kept: Sequence[npt.NDArray[np.intp]]) -> Mask:
 
 
 def _joined(masks: Sequence[Mask], dimensions: int) -> Mask:
-    """Where all ``masks`` hold. Small ones first, so that few passes are large."""
-    joined = np.ones((1,) * dimensions, dtype=np.bool_)
-    for mask in sorted(masks, key=lambda m: m.size):
-        if mask.all():
-            continue
-        if np.broadcast_shapes(joined.shape, mask.shape) == joined.shape:
-            joined &= mask
-        else:
-            joined = joined & mask
-    return joined
+    """Where all ``masks`` hold. Two at a time, those with the fewest cells together first: few passes are large."""
+    alike: dict[Cell, Mask] = {(1,) * dimensions: np.ones((1,) * dimensions, dtype=np.bool_)}
+    for mask in masks:
+        if not mask.all():
+            alike[mask.shape] = alike[mask.shape] & mask if mask.shape in alike else mask
+    parts = list(alike.values())
+    for one, other in _pairs(tuple(alike)):
+        parts.append(parts[one] & parts[other])
+    return parts[-1]
+
+
+@lru_cache
+def _pairs(shapes: tuple[Cell, ...]) -> list[tuple[int, int]]:
+    """Which two to join, again and again; a pair that was joined has the number behind all that there are."""
+    left, pairs = dict(enumerate(shapes)), list[tuple[int, int]]()
+    while len(left) > 1:
+        one, other = min(combinations(left, 2), key=lambda pair: math.prod(map(max, left[pair[0]], left[pair[1]])))
+        joined = tuple(map(max, left.pop(one), left.pop(other)))
+        left[len(shapes) + len(pairs)] = joined
+        pairs.append((one, other))
+    return pairs
 
 
 def _lines(mask: Mask) -> list[Mask]:

@@ -22,10 +22,11 @@ from wmmagen.backends import cublas
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.backends.worker import KernelRecipe
-from wmmagen.config import Batch, name, parse
+from wmmagen.config import Batch, Copy, Problem, Reduction, name, parse
 from wmmagen.errors import AnswerIsNo, CompileError
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.shapes import Shape
+from wmmagen.space import Space
 from wmmagen.timing import Timing, TimingProtocol
 
 SM75 = ARCHS[75]
@@ -213,6 +214,10 @@ def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypat
         us = 100.0 / (config.warps.m * config.warps.n)
         return Timing(us, (us, us), 5, 1)
 
+    problem = Problem.packed(ONE.operation, 256, 256, 256)
+    few = {"copy": Copy.LD, "pad_a": 8, "pad_b": 8, "pad_d": 0, "split_k": 1, "reduction": Reduction.NONE, "warps_k": 1}
+    space = Space(ONE.operation, SM75, few, problem=problem)
+    monkeypatch.setattr(prove_shapes, "Space", lambda *_, **__: space)
     monkeypatch.setattr(prove_shapes, "Foundry", Makers)
     monkeypatch.setattr(prove_shapes.trial, "time_it", timed)
     place = Place(NumpyBackend(), SM75)
