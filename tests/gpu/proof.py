@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,3 +24,10 @@ def ended(main: Callable[[], int]) -> int:
     except WmmagenError as error:
         print(f"{Path(sys.argv[0]).name}: {error.message}\n  {error.fix}", file=sys.stderr)
         return error.exit_status
+
+
+def last_line(folder: Path, *command: str) -> str:
+    """The last line that a command writes, run in ``folder``, with its exit status where that is not 0."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+    said = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
+    return said[0] if done.returncode == 0 else f"{said[0]} (exit status {done.returncode})"

@@ -17,7 +17,6 @@ all is so.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,15 +25,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.gpu.proof import ended
-from tests.gpu.spread import spread
+from tests.gpu.proof import ended, last_line
+from tests.gpu.spread import exact_lines
 from wmmagen import arch as archs
+from wmmagen import config as configurations
 from wmmagen import defaults, emit, layout, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Problem, name
-from wmmagen.errors import Fault
 from wmmagen.timing import TimingProtocol
 
 TINY = "warps=2x1,frags=3x2"
@@ -129,24 +128,10 @@ def problems(config: KernelConfig, *, long: bool) -> list[Problem]:
     return found
 
 
-def judged(backend: Backend, case: tuple[KernelConfig, Arch]) -> tuple[bool, str]:
-    """Whether a configuration is right, and a line that says so."""
-    config, arch = case
-    _, binary = trial.build(config, arch)
-    try:
-        runs = trial.validate(config, binary, backend, problems(config, long=backend.clocked))
-    except Fault as fault:
-        return False, f"{name(config)}: {fault.outcome}: {fault.message}"
-    wrong = [f"{run.problem}: {run.mismatch}" for run in runs if not run.exact]
-    return not wrong, f"{name(config)}: {'; '.join(wrong) or f'{len(runs)} launches exact'}"
-
-
 def validated(arch: Arch, backend: Backend) -> Iterator[tuple[bool, str]]:
     """A line for each configuration."""
-    wanted = list(configs(arch))
-    for config in wanted:
-        rules.demand(config, arch)
-    return spread(judged, [(config, arch) for config in wanted], arch, kind=backend.name)
+    wanted = [(config, problems(config, long=backend.clocked)) for config in configs(arch)]
+    return exact_lines(wanted, arch, backend.name)
 
 
 def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
@@ -155,16 +140,9 @@ def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
         config = defaults.read_config(f"warps=2x1,frags=2x2,k_steps=8,copy=cpasync,stages=3,{more}", arch)
         with tempfile.TemporaryDirectory() as place:
             kernel, _, selftest, _ = emit.emit(config, arch, Path(place), symbol="my_gemm")
-            said = _ran(Path(place), "nvcc", f"-arch={arch}", "-O2", "-o", "tried", kernel.name, selftest.name)
-            said = said or _ran(Path(place), "./tried")
+            said = last_line(Path(place), "nvcc", f"-arch={arch}", "-O2", "-o", "tried", kernel.name, selftest.name)
+            said = said or last_line(Path(place), "./tried")
             yield said == "PASS", f"self-test of {name(config)}: {said}"
-
-
-def _ran(folder: Path, *command: str) -> str:
-    """The last line that a command writes, with its exit status where that is not 0."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
-    said = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return said[0] if done.returncode == 0 else f"{said[0]} (exit status {done.returncode})"
 
 
 def repeated(arch: Arch, backend: Backend, launches: int = LAUNCHES) -> Iterator[tuple[bool, str]]:
@@ -198,7 +176,7 @@ def timed(arch: Arch, backend: Backend) -> Iterator[tuple[bool, str]]:
 
 def sliced(text: str, groups: int, arch: Arch) -> KernelConfig:
     """A tile in so many groups, with fragments a step ahead where a group has an even number of steps."""
-    steps = defaults.read_pairs(text)["k_steps"] // groups
+    steps = configurations.read_pairs(text)["k_steps"] // groups
     return defaults.read_config(f"{text},warps_k={groups},fragment_buffers={1 if steps % 2 else 2}", arch)
 
 

@@ -17,7 +17,6 @@ all is so.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,15 +24,14 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from tests.gpu.proof import ended
-from tests.gpu.spread import spread
+from tests.gpu.proof import ended, last_line
+from tests.gpu.spread import exact_lines
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Problem, Reduction, name
-from wmmagen.errors import Fault
 from wmmagen.timing import TimingProtocol
 
 TINY = "warps=2x1,frags=1x2,k_steps=2"
@@ -103,31 +101,10 @@ def problems(config: KernelConfig, *, long: bool) -> list[Problem]:
     return found
 
 
-def judged(backend: Backend, case: tuple[KernelConfig, Arch]) -> tuple[bool, str]:
-    """Whether a configuration is right, and a line that says so."""
-    config, arch = case
-    _, binary = trial.build(config, arch)
-    try:
-        runs = trial.validate(config, binary, backend, problems(config, long=backend.clocked))
-    except Fault as fault:
-        return False, f"{name(config)}: {fault.outcome}: {fault.message}"
-    wrong = [f"{run.problem}: {run.mismatch}" for run in runs if not run.exact]
-    return not wrong, f"{name(config)}: {'; '.join(wrong) or f'{len(runs)} launches exact'}"
-
-
 def validated(arch: Arch, backend: Backend) -> Iterator[tuple[bool, str]]:
     """A line for each configuration."""
-    wanted = list(configs(arch, many=backend.clocked))
-    for config in wanted:
-        rules.demand(config, arch)
-    return spread(judged, [(config, arch) for config in wanted], arch, kind=backend.name)
-
-
-def run(folder: Path, *command: str) -> str:
-    """What a command writes, and its exit status where that is not 0."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
-    said = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return said[0] if done.returncode == 0 else f"{said[0]} (exit status {done.returncode})"
+    wanted = [(config, problems(config, long=backend.clocked)) for config in configs(arch, many=backend.clocked)]
+    return exact_lines(wanted, arch, backend.name)
 
 
 def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
@@ -138,16 +115,16 @@ def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
             folder = Path(place)
             kernel, _, selftest, _ = emit.emit(config, arch, folder, symbol="my_gemm")
             build = ("nvcc", f"-arch={arch}", "-O2", "-o")
-            run(folder, *build, "tried", kernel.name, selftest.name)
-            said = run(folder, "./tried")
+            last_line(folder, *build, "tried", kernel.name, selftest.name)
+            said = last_line(folder, "./tried")
             yield said == "PASS", f"self-test of {name(config)}: {said}"
             if config.reduction is Reduction.ATOMIC:
                 text = kernel.read_text()
                 whole = "static_cast<std::size_t>(M), stream)"
                 assert text.count(whole) == 1
                 (folder / "broken.cu").write_text(text.replace(whole, "0, stream)"))
-                run(folder, *build, "broken", "broken.cu", selftest.name)
-                said = run(folder, "./broken")
+                last_line(folder, *build, "broken", "broken.cu", selftest.name)
+                said = last_line(folder, "./broken")
                 yield said.startswith("FAIL"), f"the same without zeroing D has to fail: {said}"
             for integers in (True, False):
                 facts = {
@@ -157,8 +134,8 @@ def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
                 }  # fmt: skip
                 (folder / "facts.h").write_text("".join(f"#define {key} {value}\n" for key, value in facts.items()))
                 program = Path(__file__).with_name("split.cu").resolve()
-                run(folder, *build, "graph", "-I.", kernel.name, str(program))
-                said = run(folder, "./graph")
+                last_line(folder, *build, "graph", "-I.", kernel.name, str(program))
+                said = last_line(folder, "./graph")
                 same = said == f"0 of {LAUNCHES * TURNS}"
                 data = "integers" if integers else "normal data"
                 must = integers or config.reduction is Reduction.WORKSPACE

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
+from wmmagen import rules, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
+from wmmagen.config import KernelConfig, Problem, name
+from wmmagen.errors import Fault
 from wmmagen.foundry import usable_cores
 
 Case = TypeVar("Case")
@@ -47,8 +50,8 @@ def spread(
         BrokenProcessPool: a process ended.
     """
     jobs = jobs or max(1, min(MOST, usable_cores() // 2))
-    for name in _THREADS:
-        os.environ.setdefault(name, "2")
+    for variable in _THREADS:
+        os.environ.setdefault(variable, "2")
     spawn = multiprocessing.get_context("spawn")  # a context of CUDA does not live through a fork
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_begin, initargs=(kind, arch)) as pool:
         told: list[Future[Told]] = [pool.submit(_tell, judged, case) for case in cases]
@@ -58,6 +61,30 @@ def spread(
         finally:
             for one in told:
                 one.cancel()
+
+
+def exact_lines(
+    wanted: Iterable[tuple[KernelConfig, Sequence[Problem]]], arch: Arch, kind: str
+) -> Iterator[tuple[bool, str]]:
+    """For each configuration whether it is exact on its problems, and a line that says so.
+
+    Raises:
+        IllegalConfig: one of them is illegal.
+    """
+    cases = [(config, arch, tuple(problems)) for config, problems in wanted]
+    for config, *_ in cases:
+        rules.demand(config, arch)
+    return spread(_exact_line, cases, arch, kind=kind)
+
+
+def _exact_line(backend: Backend, case: tuple[KernelConfig, Arch, Sequence[Problem]]) -> tuple[bool, str]:
+    config, arch, problems = case
+    try:
+        runs = trial.validate(config, trial.build(config, arch)[1], backend, problems)
+    except Fault as fault:
+        return False, f"{name(config)}: {fault.outcome}: {fault.message}"
+    wrong = [f"{run.problem}: {run.mismatch}" for run in runs if not run.exact]
+    return not wrong, f"{name(config)}: {'; '.join(wrong) or f'{len(runs)} launches exact'}"
 
 
 _held = ExitStack()
