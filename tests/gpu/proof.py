@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from wmmagen import emit
 from wmmagen.backends import gpu
 from wmmagen.errors import WmmagenError
 
@@ -31,3 +32,17 @@ def last_line(folder: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     said = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     return said[0] if done.returncode == 0 else f"{said[0]} (exit status {done.returncode})"
+
+
+def recorded(record: Path, device: str, parts: Iterable[tuple[bool, str]]) -> int:
+    """The exit status of a proof of ``parts``, each of which says whether it holds and what it is.
+
+    The record is written after each, so that a run that is ended keeps it.
+    """
+    lines, right = [device], True
+    for held, words in parts:
+        right = right and held
+        lines.append(f"{'ok' if held else 'FAILED':<7} {words}")
+        print(lines[-1], flush=True)
+        emit.write(record, "\n".join(lines) + "\n")
+    return 0 if right else 1

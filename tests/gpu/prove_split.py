@@ -21,10 +21,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
-from tests.gpu.proof import ended, last_line
+from tests.gpu.proof import ended, last_line, recorded
 from tests.gpu.spread import exact_lines
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, rules, trial
@@ -171,17 +171,10 @@ def main() -> int:
     record = asked.to / f"split_{'cpu' if asked.backend == 'cpu' else arch}.txt"
     with pick(asked.backend, arch) as place:
         backend = place.demanded()
-        lines, right = [backend.device], True
         parts = [validated(arch, backend)]
         if backend.clocked:
             parts += [emitted(arch), timed(arch, backend)]
-        for part in parts:
-            for held, words in part:
-                right = right and held
-                lines.append(f"{'ok' if held else 'FAILED':<7} {words}")
-                print(lines[-1], flush=True)
-                emit.write(record, "\n".join(lines) + "\n")  # after each, so that a run that is ended keeps it
-    return 0 if right else 1
+        return recorded(record, backend.device, chain(*parts))
 
 
 if __name__ == "__main__":
