@@ -258,11 +258,13 @@ def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -
 
 
 _Made = TypeVar("_Made")
+_FORGET: list[Callable[[], None]] = []
 
 
 def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
     """``make``, a function of a problem first, with what it made last kept: the large apart from the small."""
     small, large = lru_cache(_CASES_KEPT)(make), lru_cache(_LARGE_CASES_KEPT)(make)
+    _FORGET.extend((small.cache_clear, large.cache_clear))
 
     @wraps(make)
     def kept(problem: Problem, *arguments: Any) -> _Made:
@@ -271,6 +273,12 @@ def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
         return (large if elements >= _LARGE_ELEMENTS else small)(problem, *arguments)
 
     return kept
+
+
+def forget_cases() -> None:
+    """Give back the memory of the problems that were checked last; two large ones may hold gigabytes."""
+    for forget in _FORGET:
+        forget()
 
 
 def exact_case(
