@@ -924,11 +924,14 @@ def emit(
         bool, typer.Option("--padded", help="Also what calls it with any size, on padded copies of the operands.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of other content.")] = False,
+    with_defects: Annotated[
+        bool, typer.Option("--with-defects", help="Also a kernel whose machine code the lint finds defects in.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Write the files for another project."""
     from wmmagen import emit as emission
-    from wmmagen import job
+    from wmmagen import gate, job, show
 
     if (text is None) == (best is None):
         raise RequestError("emit takes a CONFIG or --best STUDY, one of them", "wmmagen emit --best STUDY --to DIR")
@@ -941,19 +944,23 @@ def emit(
     else:
         target = _arch(arch)
         kernel = _legal(str(text), target, strict_isa=False)
-    files = emission.emit(kernel, target, to, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite)
+    texts = emission.prepared(
+        kernel, target, to, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite
+    )
+    report = gate.look(kernel, target)
+    if not with_defects:
+        gate.demand(kernel, report)
+    files = emission.write_all(texts)
     selftest = emission.selftest_command(files, target)
     document = {
         "name": config.name(kernel),
         "arch": target.name,
         "files": [str(f) for f in files],
         "selftest": selftest,
+        **report.verdict(),
     }
-    _answer(
-        document,
-        "\n".join([*map(str, files), "The self-test, on a machine with such a card:", f"  {selftest}"]),
-        as_json,
-    )
+    told = [*map(str, files), *show.lint(report), "The self-test, on a machine with such a card:", f"  {selftest}"]
+    _answer(document, "\n".join(told), as_json)
     return 0
 
 

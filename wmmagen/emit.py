@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wmmagen import coverage, manifest, render
@@ -94,7 +94,33 @@ def emit(
     padded: bool = False,
     overwrite: bool = False,
 ) -> tuple[Path, ...]:
-    """Write the files for another project into ``folder``, which is made where it is missing.
+    """Write the files for another project, as :func:`prepared` makes them, and return their paths.
+
+    Args:
+        config, arch, folder, symbol, evidence, padded, overwrite: as those of :func:`prepared`.
+
+    Raises:
+        ConfigError: ``symbol`` cannot name a function.
+        NotGeneratedYet: no template makes ``config``, or it cannot be called on padded copies.
+        RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
+    """
+    texts = prepared(
+        config, arch, folder, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite
+    )
+    return write_all(texts)
+
+
+def prepared(
+    config: KernelConfig,
+    arch: Arch,
+    folder: Path,
+    *,
+    symbol: str | None = None,
+    evidence: Evidence | None = None,
+    padded: bool = False,
+    overwrite: bool = False,
+) -> dict[Path, str]:
+    """The files for another project, for :func:`write_all`; ``folder`` is made then where it is missing.
 
     These are ``<symbol>.cu``, ``<symbol>.h``, ``<symbol>_selftest.cu`` and ``manifest.json``, in which every kernel of
     the folder has its entry. Asked for ``padded``, ``<symbol>_padded.cu`` and ``<symbol>_padded.h`` stand before the
@@ -109,7 +135,7 @@ def emit(
     Raises:
         ConfigError: ``symbol`` cannot name a function.
         NotGeneratedYet: no template makes ``config``, or it cannot be called on padded copies.
-        RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
+        RequestError: a file of other content is in the way, or one cannot be read.
     """
     source = source_of(config, arch, symbol=symbol, padded=padded)
     name = source.symbol
@@ -127,6 +153,15 @@ def emit(
     hashes = {path.name: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
     path = folder / manifest.FILE
     texts[path] = manifest.joined(path, name, manifest.entry(source, hashes, evidence), overwrite=overwrite)
+    return texts
+
+
+def write_all(texts: Mapping[Path, str]) -> tuple[Path, ...]:
+    """Write each text, in their order, and return the paths.
+
+    Raises:
+        RequestError: a folder cannot be made or written.
+    """
     for path, text in texts.items():
         write(path, text)
     return tuple(texts)

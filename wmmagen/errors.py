@@ -11,6 +11,7 @@
     ├── AnswerIsNo            1   the work ran, and its answer is no
     │   ├── CompileError          the compiler refused the source; carries its log
     │   ├── DisassemblyError      machine code that could not be read
+    │   ├── LintError             machine code that was read, and has defects
     │   ├── PtxError              PTX that could not be read, or holds what the executor does not know
     │   └── MutantError           a mutant that is none: it does not apply, does not compile, or changes nothing
     ├── OutOfTime             1   the time that was given ended before the work did
@@ -107,6 +108,12 @@ class DisassemblyError(AnswerIsNo):
     """Machine code that nvdisasm or :mod:`wmmagen.sass` could not read; says where."""
 
     kind = "disassembly"
+
+
+class LintError(AnswerIsNo):
+    """Machine code with defects that nobody asked to have anyway. Nothing was written."""
+
+    kind = "lint"
 
 
 class PtxError(AnswerIsNo):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from wmmagen import arch as archs
-from wmmagen import bench, choose, emit, estimate, nvrtc, tune
+from wmmagen import bench, choose, emit, estimate, foundry, gate, nvrtc, tune
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
@@ -19,6 +19,7 @@ from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import RequestError, StudyError
 from wmmagen.foundry import ORDERS_PER_PROCESS, Foundry, usable_cores
+from wmmagen.lint import Report
 from wmmagen.manifest import Evidence
 from wmmagen.records import Outcome, Record, Tally, tally
 from wmmagen.render import render
@@ -116,6 +117,7 @@ class Result:
         file: the winner's file.
         seconds: of this run.
         timed: whether the study holds times that rank, of here or of another place.
+        report: what the lint says of the winner's machine code; None where there is no winner.
     """
 
     request: Request
@@ -129,6 +131,7 @@ class Result:
     file: Path | None
     seconds: float
     timed: bool = False
+    report: Report | None = None
 
     @property
     def problem(self) -> Problem:
@@ -168,7 +171,9 @@ class Result:
             "foreign": self.place.foreign,
             "problem": str(self.problem),
             "outcomes": self.tally.counts,
-            "best": None if best is None else {"name": best.name, **_time_of(best), "file": str(self.file)},
+            "best": None
+            if best is None or self.report is None
+            else {"name": best.name, **_time_of(best), "file": str(self.file), **self.report.verdict()},
             "space": {"legal": len(self.space), "raw": self.space.raw, "removed": self.space.removed},
             "leading": [record.name for record in self.leading],
             "finals": None
@@ -320,12 +325,18 @@ def _conclude(request: Request, place: Place, space: Space, study: tune.Study, d
         choice = choose.decided(records, study.finals())
         if choice is None and not timed:
             choice = choose.by_estimate(records)
-    file = None
+    file = report = None
     if choice is not None:
         file = request.generated / request.arch.name / f"{choice.best.name}.cu"
-        emit.write(file, render(parse(choice.best.name), request.arch).text)
+        winner = parse(choice.best.name)
+        emit.write(file, render(winner, request.arch).text)
+        # As it was compiled for its trial, so that it is found again.
+        compiler = partial(foundry.compile_source, line_info=place.names_lines)
+        report = gate.look(winner, request.arch, compiler)
     leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
-    return Result(request, place, space, tuple(records), done.new, choice, leading, finals, file, done.seconds, timed)
+    return Result(
+        request, place, space, tuple(records), done.new, choice, leading, finals, file, done.seconds, timed, report
+    )
 
 
 def _finals(request: Request, place: Place, study: tune.Study, records: Sequence[Record]) -> Table | None:

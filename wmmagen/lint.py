@@ -14,7 +14,7 @@ from typing import Any
 
 from wmmagen import derive, instructions, sass
 from wmmagen.config import WIDEST_BITS, Copy, Feed, KernelConfig, Overflow, Reduction, Residency, Residue, Store
-from wmmagen.errors import DisassemblyError, MissingPiece
+from wmmagen.errors import DisassemblyError, MissingPiece, WmmagenError
 from wmmagen.instructions import MachineCode
 from wmmagen.nvrtc import Binary
 from wmmagen.sass import Access, Kernel, Kind, Loop, Op, Space
@@ -85,13 +85,13 @@ class Report:
     figures: Figures | None
     undone: str
 
+    def verdict(self) -> dict[str, Any]:
+        """The keys ``lint`` and ``lint_undone`` of what ``--json`` says of a kernel."""
+        return {"lint": list(self.defects), "lint_undone": self.undone or None}
+
     def as_json(self) -> dict[str, Any]:
-        """The keys ``lint``, ``sass`` and ``lint_undone`` of ``compile --json``."""
-        return {
-            "lint": list(self.defects),
-            "sass": self.figures.as_json() if self.figures else None,
-            "lint_undone": self.undone or None,
-        }
+        """The verdict and ``sass``, the figures, of ``compile --json``."""
+        return {**self.verdict(), "sass": self.figures.as_json() if self.figures else None}
 
 
 def examine(config: KernelConfig, binary: Binary) -> Report:
@@ -106,7 +106,12 @@ def examine(config: KernelConfig, binary: Binary) -> Report:
         kernel = sass.parse(sass.disassemble(tool, binary.cubin), binary.entry)
         return Report((*told, *defects(config, kernel)), figures(kernel, sass.title(tool)), "")
     except (MissingPiece, DisassemblyError) as error:
-        return Report(told, None, f"{error.message}: {error.fix}" if error.fix else error.message)
+        return not_done(error, told)
+
+
+def not_done(error: WmmagenError, told: tuple[str, ...] = ()) -> Report:
+    """That the machine code was not looked at because of ``error``; ``told`` is what is known without that."""
+    return Report(told, None, f"{error.message}: {error.fix}" if error.fix else error.message)
 
 
 def compiler_defects(binary: Binary) -> tuple[str, ...]:

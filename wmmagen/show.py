@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from wmmagen import mend
+from wmmagen import gate, mend
 from wmmagen.choose import tied
 from wmmagen.config import Problem, name, operation_values, spell
 from wmmagen.doctor import Finding
@@ -77,7 +77,7 @@ def compiled(name: str, arch: str, facts: Facts, tensor: int, report: Report, *,
         f"  occupancy        {_count(facts.occupancy, 'block')} per multiprocessor",
         f"  tensor           {_count(tensor, 'matrix instruction')} in the PTX",
     ]
-    return "\n".join([*lines, *_main_loop(report), *_lint(report)])
+    return "\n".join([*lines, *_main_loop(report), *lint(report)])
 
 
 def _main_loop(report: Report) -> list[str]:
@@ -92,7 +92,8 @@ def _main_loop(report: Report) -> list[str]:
     ]
 
 
-def _lint(report: Report) -> list[str]:
+def lint(report: Report) -> list[str]:
+    """What the lint says, a line for each defect, and why where it looked at nothing."""
     said = [*report.defects, f"not done: {report.undone}"] if report.undone else [*report.defects]
     clean = f"no defect ({report.figures.disassembler})" if report.figures else "no defect"
     return [f"  lint             {text}" for text in said or [clean]]
@@ -128,7 +129,7 @@ def inspections(found: Sequence[Inspection], arch: str, width: int) -> str:
     for number, one in enumerate(found, start=1):
         words = ", ".join(f"{plain(count)} {kind}" for kind, count in one.instructions.items())
         lines += _wrapped(f"[{number}] ", words, width)
-        lines += [line for text in (*_main_loop(one.report), *_lint(one.report)) for line in _folded(text, width)]
+        lines += [line for text in (*_main_loop(one.report), *lint(one.report)) for line in _folded(text, width)]
     said = remarks(found)
     return "\n".join(
         [*lines, *(["", "What stands out:"] if said else []), *(x for s in said for x in _folded(s, width))]
@@ -835,13 +836,15 @@ def _fell_out(result: Result) -> str:
 
 def _next(result: Result, again: str) -> str:
     if result.file is not None:
-        emit = shlex.join(["wmmagen", "emit", "--best", result.reference, "--to", "DIR"])
-        if result.choice is not None and result.choice.estimated:
-            return (
-                f"Winner, right and the fastest by estimate: {result.file}\nNext: {emit}\n"
-                f"  or, to measure, on a machine with such a GPU: {_on_a_gpu(again)}"
-            )
-        return f"Winner: {result.file}\nNext: {emit}"
+        assert result.report is not None, "what won was looked at"
+        anyway = [gate.ANYWAY] if result.report.defects else []
+        emit = shlex.join(["wmmagen", "emit", "--best", result.reference, "--to", "DIR", *anyway])
+        estimated = result.choice is not None and result.choice.estimated
+        by, further = "", []
+        if estimated:
+            by = ", right and the fastest by estimate"
+            further = [f"  or, to measure, on a machine with such a GPU: {_on_a_gpu(again)}"]
+        return "\n".join([f"Winner{by}: {result.file}", *lint(result.report), f"Next: {emit}", *further])
     if result.timed:
         emit = shlex.join(["wmmagen", "emit", "--best", result.reference, "--to", "DIR"])
         return f"The study holds times of a card, and where times rank no estimate does.\nNext: {emit}"

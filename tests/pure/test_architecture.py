@@ -216,12 +216,13 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "seeds": (("space", "config", "dtypes"), ()),
     "tune": (("space", "seeds", "records", "choose", "config", "arch", "errors"), ("optuna", "sqlalchemy")),
     "choose": (("records", "timing", "derive", "config", "arch"), ()),
+    "gate": (("trial", "lint", "foundry", "config", "arch", "errors"), ()),
     "manifest": (("render", "nvrtc", "records", "config", "errors"), ()),
     "emit": (("manifest", "render", "coverage", "config", "arch", "errors"), ()),
     "job": (
         (
             "bench", "space", "tune", "choose", "trial", "emit", "manifest", "render", "nvrtc", "foundry", "records",
-            "estimate", "backends.pick",
+            "gate", "lint", "estimate", "backends.pick",
             "timing", "config", "arch", "errors",
         ),
         (),
@@ -272,7 +273,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "ladder", "series", "accuracy",
             "job", "bench", "denominators", "inspection", "ceilings", "tune", "trial", "estimate", "mutants", "lint",
-            "choose",
+            "gate", "choose",
             "records", "rules", "mend", "space", "doctor", "timing", "config",
         ),
         ("rich",),
@@ -281,7 +282,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "ceiling", "ceilings", "inspection", "estimate", "chips", "profile", "series", "ladder", "picture", "known",
             "accuracy",
-            "job", "bench", "show", "emit", "mutants", "trial", "reference", "lint", "documents", "schemas", "doctor",
+            "job", "bench", "show", "emit", "gate", "mutants", "trial", "reference", "lint", "documents", "schemas",
+            "doctor",
             "rules", "mend", "space", "coverage", "defaults", "nvrtc", "foundry", "timing", "backends.pick", "config",
             "arch", "errors",
         ),
