@@ -84,6 +84,7 @@ generated: $(STAMP)
 	  && mv "$$file.new" "$$file" || exit 1; \
 	done < generated/shipped.txt
 	$(BIN)/python -m wmmagen.documents
+	$(BIN)/python -m tests.shipped
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """No test meets the user's cache: what tests the compiler compiles, and what tests the cache sets a folder.
 
-Tests of what comes after the compiler ask for ``compiled_once``: what any of them compiled, none compiles again. What
-takes longest begins first, so that no process is left alone with it in the end.
+Tests of what comes after the compiler ask for ``compiled_once``: what any of them compiled, none compiles again, and
+what the disassembler said of it in this process, it is not asked again. What takes longest begins first, so that no
+process is left alone with it in the end.
 
 Each process of the tests multiplies in one thread. There is a process for each core already, and the threads of BLAS
 wait for each other by turning: beside busy cores that took more of them than the products themselves.
@@ -9,6 +10,7 @@ wait for each other by turning: beside busy cores that took more of them than th
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ import pytest
 # Read when NumPy is imported, which the next line does; processes that tests start inherit it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from wmmagen import cache
+from wmmagen import cache, sass
 
 #: The files that take longest, the longest first; the others follow in the order of their names.
 LONGEST = (
@@ -66,10 +68,19 @@ def _no_cache() -> Iterator[None]:
         yield
 
 
+#: nvdisasm takes longer than the compiler, and both tell of the same bytes the same.
+_DISASSEMBLED, _PARSED = functools.cache(sass.disassemble), functools.cache(sass.parse)
+
+
 @pytest.fixture
 def compiled_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One cache of binaries for all tests of this run that ask for it, in whichever process they run."""
+    """One cache of binaries for all tests of this run that ask for it, in whichever process they run.
+
+    And one in each process of what the disassembler said.
+    """
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled once"
     monkeypatch.setenv(cache.VARIABLE, str(folder))
+    monkeypatch.setattr(sass, "disassemble", _DISASSEMBLED)
+    monkeypatch.setattr(sass, "parse", _PARSED)
     return folder

@@ -52,6 +52,14 @@ def headers(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"^ *#include .*$", text, re.M)))
 
 
+def apart(text: str, number: int) -> str:
+    """``text`` with a name of its own for its dynamic shared memory.
+
+    That is C's, one in all namespaces of a unit, and kernels declare it with the type of their operands.
+    """
+    return re.sub(r"(?<![.\w])shared(?![.\w])", f"shared_{number}", text)
+
+
 def unit_of(files: Sequence[Path]) -> str:
     """One text with that of each of ``files``, which are kernels, in a namespace of its own: nvcc reads headers once.
 
@@ -62,7 +70,7 @@ def unit_of(files: Sequence[Path]) -> str:
     parts = ["\n".join(dict.fromkeys(line for text in texts for line in headers(text)))]
     for number, (file, text) in enumerate(zip(files, texts, strict=True)):
         begin = f"#undef WMMAGEN_STATUS\nnamespace number_{number} {{"
-        parts.append(f'{begin}\n#line 1 "{file.stem}.cu"\n{text}\n}}')
+        parts.append(f'{begin}\n#line 1 "{file.stem}.cu"\n{apart(text, number)}\n}}')
     return "\n".join(parts)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cases_legality import config
 
-from wmmagen import arch, cli, coverage, lint, nvrtc, rules, sass, trial
+from tests import shipped
+from tests.shipped import own, rendered
+from wmmagen import cli, coverage, lint, nvrtc, rules, sass, trial
 from wmmagen.arch import ARCHS
-from wmmagen.config import KernelConfig, parse
+from wmmagen.config import KernelConfig
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import INSTRUCTIONS, Instruction
 from wmmagen.nvrtc import Binary
@@ -25,16 +26,6 @@ except MissingPiece as missing:
     pytest.skip(f"{missing.message}: {missing.fix}", allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
-
-SHIPPED = (Path(__file__).resolve().parents[2] / "generated" / "shipped.txt").read_text(encoding="utf-8").split()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _read_once() -> Iterator[None]:
-    """nvdisasm takes longer than the compiler: what it said of a cubin, it is not asked again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sass, "disassemble", functools.cache(sass.disassemble))
-        yield
 
 
 def report(case: KernelConfig, binary: Binary) -> lint.Report:
@@ -51,46 +42,19 @@ def spoilt(pairs: str, sm: int, old: str, new: str) -> lint.Report:
     return report(case, nvrtc.compile_source(source.text.replace(old, new), source.kernel, ARCHS[sm]))
 
 
-def own(binary: Binary, entry: str) -> Binary:
-    """``binary`` as that of one of its kernels."""
-    used = nvrtc._usage(binary.log, entry)
-    assert used is not None
-    return replace(binary, entry=entry, spill_bytes=used.spill_bytes, stack_bytes=used.stack_bytes)
-
-
-@functools.cache
-def rendered(cases: tuple[KernelConfig, ...], sm: int) -> Binary:
-    """The kernels of all ``cases``, each text in a namespace: nvdisasm takes longer to start than to read them all."""
-    sources = [render(case, ARCHS[sm]) for case in cases]
-    # The headers come first, so that the same lines within the namespaces bring nothing.
-    heads = "#include <cuda_fp16.h>\n#include <mma.h>\n"
-    texts = "".join(f"namespace number_{n} {{\n{source.text}\n}}\n" for n, source in enumerate(sources))
-    return nvrtc.compile_source(heads + texts, sources[0].kernel, ARCHS[sm])
-
-
-COMMITTED = {name: parse(name.partition("/")[2]) for name in SHIPPED}
-
-
-def compiled_for(sm: int) -> tuple[KernelConfig, ...]:
-    """The committed kernels of an architecture; for sm_120 all that are legal there."""
-    if sm == 120:
-        return tuple(dict.fromkeys(case for case in COMMITTED.values() if rules.legal(case, ARCHS[sm])))
-    return tuple(case for name, case in COMMITTED.items() if arch.find(name.partition("/")[0]).sm == sm)
-
-
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", shipped.NAMES)
 def test_the_committed_kernels_have_no_defect(name: str) -> None:
-    case = COMMITTED[name]
-    home = arch.find(name.partition("/")[0])
+    case, home = shipped.config_of(name), shipped.arch_of(name)
     targets = [ARCHS[sm] for sm in sorted({home.sm, 120}) if rules.legal(case, ARCHS[sm])]
     assert home in targets
     for target in targets:
-        found = report(case, own(rendered(compiled_for(target.sm), target.sm), render(case, target).kernel))
+        found = report(case, own(rendered(shipped.made_for(target.sm), target.sm), render(case, target).kernel))
         assert found.defects == ()
         assert found.figures is not None
         assert found.figures.integer > 0
-        per_product = 4 if target.sm == 75 else 2
-        step = case.frags.m * case.frags.n * case.k_steps * per_product
+        # Tensor cores take 8x8x4 whole, of all others halves or, on Turing, quarters.
+        per_product = 1 if case.operation.a.name == "f64" else 4 if target.sm == 75 else 2
+        step = case.frags.m * case.frags.n * case.k_steps // case.warps_k * per_product
         assert found.figures.matrix % step == 0
 
 

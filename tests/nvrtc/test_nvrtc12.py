@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_generated import FILES
+
+from tests import shipped
+from tests.nvcc import headers
+from wmmagen import instructions
 
 #: The last CUDA 12: compiler, headers, and the headers of ``crt``, which came with nvcc then.
 WHEELS = ("nvidia-cuda-nvrtc-cu12==12.9.86", "nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-nvcc-cu12==12.9.86")
@@ -24,8 +27,34 @@ INSTALL_LIMIT_S = 180
 COMPILER = Path(__file__).with_name("compile_texts.py")
 BROKEN = 'extern "C" __global__ void broken() { none(); }'
 
-#: Each for its own architecture, and those for sm_75 for the one before it, too.
-CASES = [(file, file.parent.name) for file in FILES] + [(f, "sm_70") for f in FILES if f.parent.name == "sm_75"]
+OLDEST = 70
+
+
+def text_of(name: str) -> str:
+    return shipped.file_of(name).read_text(encoding="utf-8")
+
+
+def min_sm(name: str) -> int:
+    """The first architecture that has the instruction of a kernel."""
+    case = shipped.config_of(name)
+    row = instructions.find(case.operation.a, case.operation.acc, *case.multiplied)
+    assert row is not None
+    return row.min_sm
+
+
+def cases() -> dict[tuple[str, str], str]:
+    """Texts by what they hold and their architecture: the kernels of each, those for sm_75 also for the one before it
+    where that has their instruction, and one kernel alone for each list of headers.
+    """
+    homes = dict.fromkeys(shipped.arch_of(name) for name in shipped.NAMES)
+    units = {home.name: [name for name in shipped.NAMES if shipped.arch_of(name) == home] for home in homes}
+    units[f"sm_{OLDEST}"] = [name for name in units["sm_75"] if min_sm(name) <= OLDEST]
+    found = {("all", arch): shipped.together(map(text_of, names)) for arch, names in units.items()}
+    alone = {headers(text_of(name)): name for name in shipped.NAMES}
+    return found | {(name.partition("/")[2], name.partition("/")[0]): text_of(name) for name in alone.values()}
+
+
+CASES = cases()
 #: What sm_70 is told, beyond what the file's own architecture is.
 DEPRECATED = "Architectures prior to '<compute/sm>_75' are deprecated and may be removed in a future release"
 #: In the device part only a limit of the file's own architecture reads it; the launcher, which reads it too, is nvcc's.
@@ -41,7 +70,8 @@ class Answer:
 
     @property
     def complaints(self) -> set[str]:
-        return set(re.findall(r"(?:warning|error)[^:\n]*: (.*)", self.log))
+        found = re.findall(r"(?:warning|error)[^:\n]*: (.*)", self.log)
+        return {re.sub(r"number_[0-9]+::", "", complaint) for complaint in found}
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +92,8 @@ def toolkit() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def answers(toolkit: Path) -> dict[tuple[str, str], Answer]:
-    """All of them, from one process: by file and architecture."""
-    texts = [(arch, file.read_text(encoding="utf-8")) for file, arch in CASES] + [("sm_75", BROKEN)]
+    """All of them, from one process: by what was compiled, and for which architecture."""
+    texts = [(arch, text) for (_, arch), text in CASES.items()] + [("sm_75", BROKEN)]
     asked = {
         "library": str(toolkit / "cuda_nvrtc/lib/libnvrtc.so.12"),
         "options": [f"-I{toolkit / part / 'include'}" for part in ("cuda_runtime", "cuda_nvcc")],
@@ -79,13 +109,13 @@ def answers(toolkit: Path) -> dict[tuple[str, str], Answer]:
     )
     told = json.loads(done.stdout)
     assert told["version"][0] == 12
-    names = [(file.stem, arch) for file, arch in CASES] + [("broken", "sm_75")]
+    names = [*CASES, ("broken", "sm_75")]
     return {name: Answer(*result) for name, result in zip(names, told["results"], strict=True)}
 
 
-@pytest.mark.parametrize(("file", "arch"), CASES, ids=lambda case: getattr(case, "stem", case))
-def test_committed_kernels_compile(answers: dict[tuple[str, str], Answer], file: Path, arch: str) -> None:
-    answer = answers[file.stem, arch]
+@pytest.mark.parametrize(("what", "arch"), CASES)
+def test_committed_kernels_compile(answers: dict[tuple[str, str], Answer], what: str, arch: str) -> None:
+    answer = answers[what, arch]
     assert answer.cubin_bytes > 0, answer.log
     assert answer.complaints <= ({DEPRECATED, OF_THE_LAUNCHER} if arch == "sm_70" else set())
 

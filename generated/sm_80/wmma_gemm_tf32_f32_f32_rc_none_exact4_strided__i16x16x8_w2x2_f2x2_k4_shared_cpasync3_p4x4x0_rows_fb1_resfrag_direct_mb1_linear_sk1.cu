@@ -1,0 +1,530 @@
+// wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1
+//
+// D = A * B on tensor cores. A (M x K) and B (K x N) are tf32, row-major and column-major;
+// D (M x N) is f32, row-major. Sums are f32.
+//
+//   sizes     M, N, K: multiples of 64, 64, 32; lda, ldb, ldd: of 4, 4, 4
+//   batch     products of matrices that lie strides apart, in one launch
+//   block     64 x 64 of D, 32 of K at a time
+//   threads   128: 2 x 2 warps, each 32 x 32 of D
+//   shared    55296 bytes, 3 stages
+//   sums      32 registers of each thread
+//
+// Compile it by `nvcc -arch=sm_80 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1 --arch sm_80`.
+// SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
+
+#include <mma.h>
+
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstddef>
+#endif
+
+namespace {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int A_BITS = 32;     // bits of an element of A or B
+constexpr int D_BITS = 32;     // bits of an element of D
+constexpr int ALIGN_A = 4;     // A's pointer and lda are multiples of so many elements
+constexpr int ALIGN_B = 4;     // the same of B and ldb
+constexpr int ALIGN_D = 4;     // the same of D and ldd
+constexpr int INST_M = 16;     // one matrix instruction: rows of D
+constexpr int INST_N = 16;     // columns of D
+constexpr int INST_K = 8;      // products that it sums
+constexpr int WARPS_M = 2;     // warps of a block, down
+constexpr int WARPS_N = 2;     // and across
+constexpr int FRAGS_M = 2;     // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 2;     // and across
+constexpr int K_STEPS = 4;     // instructions along K in one slice
+constexpr int STAGES = 3;      // slices in shared memory at a time
+constexpr int PAD_A = 4;       // extra elements on a staged row of A
+constexpr int PAD_B = 4;       // and of B
+constexpr int MIN_BLOCKS = 1;  // blocks that a multiprocessor is to hold at a time, which limits registers
+
+constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
+constexpr int WARP_N = FRAGS_N * INST_N;         // and columns
+constexpr int BLOCK_M = WARPS_M * WARP_M;        // the tile of D of one block: rows
+constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
+constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
+constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
+constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
+constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
+
+constexpr int A_ROWS = BLOCK_M;                             // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_K;                             // elements in a row of it
+constexpr int B_ROWS = BLOCK_N;                             // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_K;                             // elements in a row of it
+constexpr int LDS_A = A_COLS + PAD_A;                       // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                       // and of B
+constexpr int A_STEP_M = INST_M * LDS_A;                    // from one staged tile of A to the next on M
+constexpr int A_STEP_K = INST_K;                            // and on K
+constexpr int B_STEP_N = INST_N * LDS_B;                    // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K;                            // and on K
+constexpr int A_STAGE = A_ROWS * LDS_A;                     // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
+constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
+constexpr int A_ROW_STEP = THREADS * ALIGN_A / A_COLS;      // rows that the block copies of A's slice at a time
+constexpr int B_ROW_STEP = THREADS * ALIGN_B / B_COLS;      // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;  // copies of A that a thread makes per slice
+constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
+
+constexpr int SHARED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // dynamic shared memory of a block
+
+// What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
+static_assert(INST_M == 16 && INST_N == 16 && INST_K == 8,
+              "T102 instruction-shape: the instruction has a shape that the hardware has");
+static_assert(LDS_A % VECTOR == 0,
+              "L201 staged-ldm-a: the leading dimension of the staged A is a multiple of 16 bytes");
+static_assert(LDS_B % VECTOR == 0,
+              "L202 staged-ldm-b: the leading dimension of the staged B is a multiple of 16 bytes");
+static_assert(WARPS_M * FRAGS_M == 1 || A_STEP_M * A_BITS % 256 == 0,
+              "P301 staged-tiles-a: every instruction tile of the staged A along M starts on 256 bits");
+static_assert(K_STEPS == 1 || A_STEP_K * A_BITS % 256 == 0,
+              "P306 staged-steps-a: every instruction tile of the staged A along K starts on 256 bits");
+static_assert(WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0,
+              "P302 staged-tiles-b: every instruction tile of the staged B along N starts on 256 bits");
+static_assert(K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0,
+              "P307 staged-steps-b: every instruction tile of the staged B along K starts on 256 bits");
+static_assert(D_TILE_COLS * D_BITS % 256 == 0,
+              "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
+static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
+static_assert(STAGES >= 2, "C502 cpasync-stages: cp.async fills one buffer while another is read");
+static_assert(A_COLS % ALIGN_A == 0, "C511 copy-rows-a: a row of A's slice is a whole number of copies");
+static_assert(A_ROWS * A_ROW_VECTORS % THREADS == 0,
+              "C521 copy-share-a: the threads share the copies of A's slice evenly");
+static_assert(ALIGN_A * A_BITS <= 128, "C531 widest-copy-a: align_a is at most 16 bytes");
+static_assert(ALIGN_A * A_BITS >= 32, "C551 cpasync-width-a: cp.async copies at least 4 bytes of A");
+static_assert(B_COLS % ALIGN_B == 0, "C512 copy-rows-b: a row of B's slice is a whole number of copies");
+static_assert(B_ROWS * B_ROW_VECTORS % THREADS == 0,
+              "C522 copy-share-b: the threads share the copies of B's slice evenly");
+static_assert(ALIGN_B * A_BITS <= 128, "C532 widest-copy-b: align_b is at most 16 bytes");
+static_assert(ALIGN_B * A_BITS >= 32, "C552 cpasync-width-b: cp.async copies at least 4 bytes of B");
+static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
+#ifdef __CUDA_ARCH__  // the host pass has no architecture
+constexpr int SM = __CUDA_ARCH__ / 10;
+static_assert(SM >= 80, "T131 type-needs-architecture: operands of this type need sm_80");
+static_assert(SM >= 80, "C501 cpasync-needs-architecture: cp.async needs sm_80");
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+constexpr int MAX_SHARED_BYTES = 166912;             // shared memory that a block can ask for
+constexpr int MULTIPROCESSOR_THREADS = 2048;         // threads that a multiprocessor holds at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 32;            // and blocks
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 167936;  // its shared memory, for all of them
+constexpr int RESERVED_SHARED_BYTES = 1024;          // what the system takes of it for each
+static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
+              "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
+static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
+              "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
+              "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS == 1 ||
+                  MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <=
+                      MULTIPROCESSOR_SHARED_BYTES,
+              "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
+#endif
+
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, wmma::precision::tf32, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, wmma::precision::tf32, wmma::col_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+// What the text below is written for, beside what the rules ask of all texts.
+static_assert(INST_M == 16 && INST_N == 16 && INST_K == 8, "fragments are those of m16n16k8");
+
+// Fragments of A and B from shared memory, by the instruction that wmma::load_matrix_sync stands for: with the call the
+// compiler loses sight of which memory is meant, and makes generic loads. The registers of the instruction are the
+// storage of the fragment, in their order, as they are for the call.
+// What the hardware makes of a float that is no tf32 is specified nowhere, so each element is rounded.
+__device__ __forceinline__ void load_fragment(FragmentA& fragment, const float* tile, int ld) {
+  unsigned held[4];
+  static_assert(sizeof(held) == sizeof(fragment.x), "the registers are the storage");
+  asm volatile("wmma.load.a.sync.aligned.row.m16n16k8.shared.tf32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(held[0]), "=r"(held[1]), "=r"(held[2]), "=r"(held[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(tile))), "r"(ld)
+               : "memory");
+  memcpy(fragment.x, held, sizeof(held));
+#pragma unroll
+  for (int e = 0; e < FragmentA::num_elements; ++e) {
+    fragment.x[e] = wmma::__float_to_tf32(fragment.x[e]);
+  }
+}
+
+__device__ __forceinline__ void load_fragment(FragmentB& fragment, const float* tile, int ld) {
+  unsigned held[4];
+  static_assert(sizeof(held) == sizeof(fragment.x), "the registers are the storage");
+  asm volatile("wmma.load.b.sync.aligned.col.m16n16k8.shared.tf32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(held[0]), "=r"(held[1]), "=r"(held[2]), "=r"(held[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(tile))), "r"(ld)
+               : "memory");
+  memcpy(fragment.x, held, sizeof(held));
+#pragma unroll
+  for (int e = 0; e < FragmentB::num_elements; ++e) {
+    fragment.x[e] = wmma::__float_to_tf32(fragment.x[e]);
+  }
+}
+
+// Tiles of sums in memory, by the instructions that the calls of nvcuda::wmma stand for, with which the compiler
+// loses sight of which memory is meant. The registers are the storage of the fragment, in their order.
+__device__ __forceinline__ void store_tile(float* tile, const Accumulator& fragment, int ld) {
+  static_assert(Accumulator::num_storage_elements == 8, "the registers are the storage");
+  asm volatile("wmma.store.d.sync.aligned.row.m16n16k8.global.f32 [%8], {%0, %1, %2, %3, %4, %5, %6, %7}, %9;"
+               :
+               : "f"(fragment.x[0]), "f"(fragment.x[1]), "f"(fragment.x[2]), "f"(fragment.x[3]),
+                 "f"(fragment.x[4]), "f"(fragment.x[5]), "f"(fragment.x[6]), "f"(fragment.x[7]),
+                 "l"(tile), "r"(ld)
+               : "memory");
+}
+
+// What the text below is written for, beside what the rules ask of all texts.
+static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
+static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
+static_assert(THREADS % A_ROW_VECTORS == 0, "a thread's copies of A lie in one column");
+static_assert(THREADS % B_ROW_VECTORS == 0, "a thread's copies of B lie in one column");
+
+// The address of a place in shared memory as cp.async takes it, in bytes within that memory.
+__device__ __forceinline__ unsigned shared_address(const float* place) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(place));
+}
+
+// Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
+__device__ __forceinline__ void copy_16(unsigned to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Closes the copies that this thread has started into a group. Groups end in the order in which they were closed.
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's groups are still on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel(
+    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ D,
+    int N, int K, int lda, int ldb, int ldd,
+    long long stride_a, long long stride_b, long long stride_d) {
+  // 1. Place: which tile of D this block and this warp compute.
+  //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks_n = N / BLOCK_N;
+  const int block_row = block / blocks_n * BLOCK_M;
+  const int block_col = block % blocks_n * BLOCK_N;
+
+  //    Which product of the batch: the grid counts them in its second dimension, so that no block divides for it. From
+  //    here on the pointers are those of this product's matrices.
+  const long long product = blockIdx.y;
+  A += product * stride_a;
+  B += product * stride_b;
+  D += product * stride_d;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int warp_m = warp / WARPS_N;
+  const int warp_n = warp % WARPS_N;
+  const int warp_row = block_row + warp_m * WARP_M;
+  const int warp_col = block_col + warp_n * WARP_N;
+  float* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
+  const int slices = K / BLOCK_K;
+
+  // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
+  Accumulator acc[FRAGS_M][FRAGS_N];
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::fill_fragment(acc[i][j], 0.0f);
+    }
+  }
+
+  // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
+  //    once: `*_from` walks along K in global memory, `*_to` is the address within the first stage.
+  extern __shared__ __align__(128) float shared[];
+
+  // Its copies of A lie in one column, A_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int a_row = thread / A_ROW_VECTORS;
+  const int a_col = thread % A_ROW_VECTORS * ALIGN_A;
+  const float* a_from = A + static_cast<long long>(block_row + a_row) * lda + a_col;
+  const long long a_step = static_cast<long long>(A_ROW_STEP) * lda;
+  const unsigned a_to = shared_address(shared + a_row * LDS_A + a_col);
+
+  // Its copies of B lie in one column, B_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int b_row = thread / B_ROW_VECTORS;
+  const int b_col = thread % B_ROW_VECTORS * ALIGN_B;
+  const float* b_from = B + static_cast<long long>(block_col + b_row) * ldb + b_col;
+  const long long b_step = static_cast<long long>(B_ROW_STEP) * ldb;
+  const unsigned b_to = shared_address(shared + B_BASE + b_row * LDS_B + b_col);
+
+  // Starts a part of the copies of the next slice into a stage: one part beside the products of each step of K, because
+  // copies that come all at once keep the loads of fragments waiting.
+  const auto copy_part = [&](int stage, int part) {
+#pragma unroll
+    for (int i = 0; i < A_COPIES; ++i) {
+      if (i * K_STEPS / A_COPIES == part) {
+        copy_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < B_COPIES; ++i) {
+      if (i * K_STEPS / B_COPIES == part) {
+        copy_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step);
+      }
+    }
+    if (part + 1 == K_STEPS) {
+      a_from += BLOCK_K;
+      b_from += BLOCK_K;
+    }
+  };
+
+  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K
+  //    has no such slice, so that counting groups is counting slices.
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < slices) {
+#pragma unroll
+      for (int part = 0; part < K_STEPS; ++part) {
+        copy_part(stage, part);
+      }
+    }
+    close_group();
+  }
+
+  //    Main loop. The barrier says two things: the slice to read has landed for every thread, and every warp has read
+  //    the slice before it, whose stage is the one that is filled next.
+  int read_stage = 0;
+  int fill_stage = STAGES - 1;
+  for (int slice = 0; slice < slices; ++slice) {
+    wait_groups<STAGES - 2>();
+    __syncthreads();
+    const bool more = slice + STAGES - 1 < slices;
+
+    // Stages are offsets from one base: an array of pointers would hide from the compiler that they are shared memory,
+    // and the fragment loads would become generic ones.
+    const float* a_tile = shared + read_stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const float* b_tile = shared + B_BASE + read_stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+#pragma unroll
+    for (int k = 0; k < K_STEPS; ++k) {
+      FragmentA a[FRAGS_M];
+      FragmentB b[FRAGS_N];
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+        load_fragment(a[i], a_tile + i * A_STEP_M + k * A_STEP_K, LDS_A);
+      }
+#pragma unroll
+      for (int j = 0; j < FRAGS_N; ++j) {
+        load_fragment(b[j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
+      }
+      if (more) {
+        copy_part(fill_stage, k);
+      }
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], a[i], b[j], acc[i][j]);
+        }
+      }
+    }
+    close_group();
+    read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
+  }
+
+  // 5. Epilogue: every warp stores its own tile.
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      store_tile(d_tile + static_cast<long long>(i * INST_M) * ldd + j * INST_N, acc[i][j], ldd);
+    }
+  }
+}
+
+#ifndef __CUDACC_RTC__
+
+#ifndef WMMAGEN_STATUS
+// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once. A later
+// version may add values at the end, so this number tells how many are known.
+#define WMMAGEN_STATUS 8
+typedef enum wmmagen_status {
+  WMMAGEN_OK = 0,                     // launched, or nothing to do
+  WMMAGEN_BAD_SIZE = 1,               // a size is negative, no multiple of the block tile, or makes too many blocks; or so is the batch
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // a leading dimension or a stride is less than a row or a matrix, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // a pointer or an array of them is null, misaligned, or that of a C where D must not be
+  WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
+  WMMAGEN_NOT_LAUNCHED = 5,           // CUDA refused the launch
+  WMMAGEN_NO_DEVICE = 6,              // no CUDA device, no driver, or a driver too old for this build
+  WMMAGEN_NO_CODE = 7                 // the device runs no code of this build
+} wmmagen_status;
+#elif WMMAGEN_STATUS < 8
+#error "a header of an older wmmagen was included before this one: include this one first"
+#endif
+
+namespace {
+
+constexpr int FLAGS = 64;  // devices that have a flag
+
+// Devices that were asked and agreed. Nothing else is kept between calls.
+std::atomic<unsigned long long> prepared{0};
+
+// What an error of CUDA is among the answers. Its status tells it, so whoever asks CUDA next is not told once more.
+wmmagen_status told(cudaError_t error) {
+  cudaGetLastError();
+  switch (error) {
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorInitializationError:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorDevicesUnavailable:
+      return WMMAGEN_NO_DEVICE;
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+      return WMMAGEN_NO_CODE;
+    default:
+      return WMMAGEN_NOT_LAUNCHED;
+  }
+}
+
+// Asks the current device, once, whether it runs this kernel, and for its shared memory, which may be more than the 48 KB
+// that every block has. Threads may ask at the same time, and a stream may be capturing: nothing here is work for a stream.
+wmmagen_status prepare() {
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return told(error);
+  const unsigned long long flag = device < FLAGS ? 1ull << device : 0;  // those beyond are asked every time
+  if (prepared.load(std::memory_order_acquire) & flag) return WMMAGEN_OK;
+
+  cudaFuncAttributes attributes;
+  error = cudaFuncGetAttributes(&attributes, wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel);
+  if (error != cudaSuccess) return told(error);
+  error = cudaFuncSetAttribute(wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  if (error == cudaErrorInvalidValue) {
+    cudaGetLastError();
+    return WMMAGEN_NO_SHARED_MEMORY;
+  }
+  if (error != cudaSuccess) return told(error);
+  prepared.fetch_or(flag, std::memory_order_release);
+  return WMMAGEN_OK;
+}
+
+}  // namespace
+
+// What a status means, in words.
+extern "C" const char* wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_status_text(wmmagen_status status) {
+  switch (status) {
+    case WMMAGEN_OK:
+      return "launched, or nothing to do";
+    case WMMAGEN_BAD_SIZE:
+      return "a size is negative, no multiple of the block tile, or makes too many blocks; or so is the batch";
+    case WMMAGEN_BAD_LEADING_DIMENSION:
+      return "a leading dimension or a stride is less than a row or a matrix, or not aligned as promised";
+    case WMMAGEN_BAD_POINTER:
+      return "a pointer or an array of them is null, misaligned, or that of a C where D must not be";
+    case WMMAGEN_NO_SHARED_MEMORY:
+      return "the device's blocks have less shared memory than this kernel needs";
+    case WMMAGEN_NOT_LAUNCHED:
+      return "CUDA refused the launch";
+    case WMMAGEN_NO_DEVICE:
+      return "no CUDA device, no driver, or a driver too old for this build";
+    case WMMAGEN_NO_CODE:
+      return "the device runs no code of this build";
+  }
+  return "no status that this launcher knows";
+}
+
+// What the launcher would answer on the current device, as far as can be known before the launch.
+extern "C" wmmagen_status wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_supports(
+    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, int batch, long long stride_a, long long stride_b, long long stride_d) {
+  // N800: sizes are not negative
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
+  // N811: a batch has 0 to 65535 products
+  if (batch < 0 || batch > 65535) return WMMAGEN_BAD_SIZE;
+  // L221: lda is a multiple of ALIGN_A elements
+  if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of ALIGN_B elements
+  if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of ALIGN_D elements
+  if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L241: lda is at least the extent of a row of A
+  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L242: ldb is at least the extent of a row of B
+  if (ldb < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L243: ldd is at least the N columns of D
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L251: stride_a is 0 or more, and every A of the batch is aligned like the first
+  if (batch > 1 && (stride_a < 0 || stride_a % ALIGN_A != 0)) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L252: stride_b is 0 or more, and every B of the batch is aligned like the first
+  if (batch > 1 && (stride_b < 0 || stride_b % ALIGN_B != 0)) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L253: stride_d is 0 or more, and every D of the batch is aligned like the first
+  if (batch > 1 && (stride_d < 0 || stride_d % (256 / D_BITS) != 0)) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L261: stride_d keeps the outputs apart, one behind the other or all side by side in rows of ldd
+  if (batch > 1 && M != 0 && N != 0 && stride_d / (ldd >= 1 ? ldd : 1) < M && (stride_d / (ldd >= 1 ? ldd : 1) != M - 1 || stride_d % (ldd >= 1 ? ldd : 1) < N) && (stride_d < N || (ldd / (stride_d >= 1 ? stride_d : 1) < batch && (ldd / (stride_d >= 1 ? stride_d : 1) != batch - 1 || ldd % (stride_d >= 1 ? stride_d : 1) < N)))) return WMMAGEN_BAD_LEADING_DIMENSION;
+
+  // Without M or N, D has no element, and without a batch there is no D.
+  if (M == 0 || N == 0 || batch == 0) return WMMAGEN_OK;
+
+  const std::size_t A_address = reinterpret_cast<std::size_t>(A);
+  const std::size_t B_address = reinterpret_cast<std::size_t>(B);
+  const std::size_t D_address = reinterpret_cast<std::size_t>(D);
+  // P321: A is aligned to ALIGN_A elements
+  if (A_address % (ALIGN_A * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P322: B is aligned to ALIGN_B elements
+  if (B_address % (ALIGN_B * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P325: D is aligned to 32 bytes
+  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P326: a matrix that is read or written is not null
+  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
+
+  return prepare();
+}
+
+// Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
+extern "C" wmmagen_status wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1(
+    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, int batch, long long stride_a, long long stride_b, long long stride_d, cudaStream_t stream) {
+  const wmmagen_status status = wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_supports(A, B, D, M, N, K, lda, ldb, ldd, batch, stride_a, stride_b, stride_d);
+  if (status != WMMAGEN_OK || M == 0 || N == 0 || batch == 0) return status;
+
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)), static_cast<unsigned>(batch));
+  launch.blockDim = dim3(THREADS);
+  launch.dynamicSmemBytes = SHARED_BYTES;
+  launch.stream = stream;
+  const auto start = [&] {
+    return cudaLaunchKernelEx(&launch, wmma_gemm_tf32_f32_f32_rc_none_exact4_strided__i16x16x8_w2x2_f2x2_k4_shared_cpasync3_p4x4x0_rows_fb1_resfrag_direct_mb1_linear_sk1_kernel,
+                              static_cast<const float*>(A), static_cast<const float*>(B),
+                              static_cast<float*>(D), N, K, lda, ldb, ldd, stride_a, stride_b, stride_d);
+  };
+  cudaError_t error = start();
+  if (error == cudaErrorInvalidValue) {
+    // A new context of the device, behind cudaDeviceReset for example, has forgotten what the flag remembers.
+    cudaGetLastError();
+    prepared.store(0);
+    const wmmagen_status again = prepare();
+    if (again != WMMAGEN_OK) return again;
+    error = start();
+  }
+  return error == cudaSuccess ? WMMAGEN_OK : told(error);
+}
+
+#endif  // __CUDACC_RTC__

@@ -1,0 +1,631 @@
+// wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2
+//
+// D = A * B on tensor cores. A (M x K) and B (K x N) are f16, row-major;
+// D (M x N) is f32, row-major. Sums are f32.
+//
+//   sizes     M, N, K: multiples of 32, 64, 64; lda, ldb, ldd: of 8, 8, 4
+//   block     32 x 64 of D, 64 of K at a time
+//   threads   128: 1 x 2 warps, each 32 x 32 of D
+//   groups    2 of these warps, each for 2 of the 4 steps of a slice; their sums meet in shared memory
+//   shared    41472 bytes, 3 stages
+//   sums      32 registers of each thread
+//   splits    4 blocks for each tile of D, whose sums meet in a workspace
+//
+// Compile it by `nvcc -arch=sm_90 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2 --arch sm_90`.
+// SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
+
+#include <cuda_fp16.h>
+#include <mma.h>
+
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstddef>
+#endif
+
+namespace {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int A_BITS = 16;     // bits of an element of A or B
+constexpr int ACC_BITS = 32;   // bits of an element of the accumulator
+constexpr int D_BITS = 32;     // bits of an element of D
+constexpr int ALIGN_A = 8;     // A's pointer and lda are multiples of so many elements
+constexpr int ALIGN_B = 8;     // the same of B and ldb
+constexpr int ALIGN_D = 4;     // the same of D and ldd
+constexpr int INST_M = 16;     // one matrix instruction: rows of D
+constexpr int INST_N = 16;     // columns of D
+constexpr int INST_K = 16;     // products that it sums
+constexpr int WARPS_M = 1;     // warps of a block, down
+constexpr int WARPS_N = 2;     // and across
+constexpr int FRAGS_M = 2;     // accumulator fragments of a warp, down
+constexpr int FRAGS_N = 2;     // and across
+constexpr int K_STEPS = 4;     // instructions along K in one slice
+constexpr int STAGES = 3;      // slices in shared memory at a time
+constexpr int PAD_A = 8;       // extra elements on a staged row of A
+constexpr int PAD_B = 8;       // and of B
+constexpr int MIN_BLOCKS = 1;  // blocks that a multiprocessor is to hold at a time, which limits registers
+constexpr int SPLIT_K = 4;     // blocks that share one tile of D along K
+constexpr int WARPS_K = 2;     // groups of these warps that share the steps of a slice
+
+constexpr int WARP_M = FRAGS_M * INST_M;                   // the tile of D of one warp: rows
+constexpr int WARP_N = FRAGS_N * INST_N;                   // and columns
+constexpr int BLOCK_M = WARPS_M * WARP_M;                  // the tile of D of one block: rows
+constexpr int BLOCK_N = WARPS_N * WARP_N;                  // and columns
+constexpr int BLOCK_K = K_STEPS * INST_K;                  // one slice of K
+constexpr int GROUP_STEPS = K_STEPS / WARPS_K;             // instructions along K of one group in one slice
+constexpr int THREADS = WARPS_M * WARPS_N * WARPS_K * 32;  // threads of a block
+constexpr int VECTOR = 128 / A_BITS;                       // elements of A or B in 16 bytes
+constexpr int ACC_VECTOR = 128 / ACC_BITS;                 // elements of the accumulator in 16 bytes
+constexpr int D_TILE_COLS = INST_N;                        // elements in a row of an instruction tile of D
+
+constexpr int A_ROWS = BLOCK_M;                             // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_K;                             // elements in a row of it
+constexpr int B_ROWS = BLOCK_K;                             // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_N;                             // elements in a row of it
+constexpr int LDS_A = A_COLS + PAD_A;                       // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                       // and of B
+constexpr int A_STEP_M = INST_M * LDS_A;                    // from one staged tile of A to the next on M
+constexpr int A_STEP_K = INST_K;                            // and on K
+constexpr int B_STEP_N = INST_N;                            // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K * LDS_B;                    // and on K
+constexpr int A_STAGE = A_ROWS * LDS_A;                     // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
+constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
+constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
+constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
+constexpr int A_ROW_STEP = THREADS * ALIGN_A / A_COLS;      // rows that the block copies of A's slice at a time
+constexpr int B_ROW_STEP = THREADS * ALIGN_B / B_COLS;      // and of B's
+constexpr int A_COPIES = A_ROWS * A_ROW_VECTORS / THREADS;  // copies of A that a thread makes per slice
+constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
+
+constexpr int PARTIAL = BLOCK_M * BLOCK_N;             // sums of one block in the workspace
+constexpr int TICKET = 256 / ACC_BITS;                 // elements that a tile's count of blocks takes there
+constexpr int TILE_WORK = SPLIT_K * PARTIAL + TICKET;  // elements of the workspace for one tile of D
+
+constexpr int GROUP_BYTES = BLOCK_M * BLOCK_N * ACC_BITS / 8;                // the sums of one group of warps
+constexpr int MET_BYTES = (WARPS_K - 1) * GROUP_BYTES;                       // those that are passed on
+constexpr int OWN_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;         // what stages and strips take
+constexpr int SHARED_BYTES = OWN_BYTES > MET_BYTES ? OWN_BYTES : MET_BYTES;  // dynamic shared memory of a block
+
+// What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
+static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
+                  (INST_M == 32 && INST_N == 8 && INST_K == 16) ||
+                  (INST_M == 8 && INST_N == 32 && INST_K == 16),
+              "T101 instruction-shape: the instruction has a shape that the hardware has");
+static_assert(LDS_A % VECTOR == 0,
+              "L201 staged-ldm-a: the leading dimension of the staged A is a multiple of 16 bytes");
+static_assert(LDS_B % VECTOR == 0,
+              "L202 staged-ldm-b: the leading dimension of the staged B is a multiple of 16 bytes");
+static_assert(WARPS_M * FRAGS_M == 1 || A_STEP_M * A_BITS % 256 == 0,
+              "P301 staged-tiles-a: every instruction tile of the staged A along M starts on 256 bits");
+static_assert(K_STEPS == 1 || A_STEP_K * A_BITS % 256 == 0,
+              "P306 staged-steps-a: every instruction tile of the staged A along K starts on 256 bits");
+static_assert(WARPS_N * FRAGS_N == 1 || B_STEP_N * A_BITS % 256 == 0,
+              "P302 staged-tiles-b: every instruction tile of the staged B along N starts on 256 bits");
+static_assert(K_STEPS == 1 || B_STEP_K * A_BITS % 256 == 0,
+              "P307 staged-steps-b: every instruction tile of the staged B along K starts on 256 bits");
+static_assert(D_TILE_COLS * D_BITS % 256 == 0,
+              "P305 global-tiles-d: every instruction tile of D in global memory starts on 256 bits");
+static_assert(THREADS <= 1024, "R401 threads-per-block: a block has 1024 threads at most");
+static_assert(SPLIT_K < 2147483647 / (PARTIAL * ACC_BITS / 8),
+              "R406 workspace-of-a-tile: the workspace of one tile of D is less than 2^31 bytes");
+static_assert(STAGES >= 2, "C502 cpasync-stages: cp.async fills one buffer while another is read");
+static_assert(A_COLS % ALIGN_A == 0, "C511 copy-rows-a: a row of A's slice is a whole number of copies");
+static_assert(A_ROWS * A_ROW_VECTORS % THREADS == 0,
+              "C521 copy-share-a: the threads share the copies of A's slice evenly");
+static_assert(ALIGN_A * A_BITS <= 128, "C531 widest-copy-a: align_a is at most 16 bytes");
+static_assert(ALIGN_A * A_BITS >= 32, "C551 cpasync-width-a: cp.async copies at least 4 bytes of A");
+static_assert(B_COLS % ALIGN_B == 0, "C512 copy-rows-b: a row of B's slice is a whole number of copies");
+static_assert(B_ROWS * B_ROW_VECTORS % THREADS == 0,
+              "C522 copy-share-b: the threads share the copies of B's slice evenly");
+static_assert(ALIGN_B * A_BITS <= 128, "C532 widest-copy-b: align_b is at most 16 bytes");
+static_assert(ALIGN_B * A_BITS >= 32, "C552 cpasync-width-b: cp.async copies at least 4 bytes of B");
+static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
+static_assert(K_STEPS % WARPS_K == 0, "X631 steps-of-groups: the groups of warps share the steps of a slice evenly");
+#ifdef __CUDA_ARCH__  // the host pass has no architecture
+constexpr int SM = __CUDA_ARCH__ / 10;
+static_assert(SM >= 80, "C501 cpasync-needs-architecture: cp.async needs sm_80");
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr int MAX_SHARED_BYTES = 232448;             // shared memory that a block can ask for
+constexpr int MULTIPROCESSOR_THREADS = 2048;         // threads that a multiprocessor holds at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 32;            // and blocks
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 233472;  // its shared memory, for all of them
+constexpr int RESERVED_SHARED_BYTES = 1024;          // what the system takes of it for each
+static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
+              "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
+static_assert(MIN_BLOCKS * THREADS <= MULTIPROCESSOR_THREADS,
+              "R403 resident-threads: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS <= MULTIPROCESSOR_BLOCKS,
+              "R404 resident-blocks: a multiprocessor can hold the blocks that the launch bounds name");
+static_assert(MIN_BLOCKS == 1 ||
+                  MIN_BLOCKS * ((SHARED_BYTES + 127) / 128 * 128 + RESERVED_SHARED_BYTES) <=
+                      MULTIPROCESSOR_SHARED_BYTES,
+              "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
+#endif
+
+using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, __half, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, __half, wmma::row_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, float>;
+
+// What the text below is written for, beside what the rules ask of all texts.
+static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
+static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
+static_assert(THREADS % A_ROW_VECTORS == 0, "a thread's copies of A lie in one column");
+static_assert(THREADS % B_ROW_VECTORS == 0, "a thread's copies of B lie in one column");
+static_assert(GROUP_STEPS % 2 == 0, "a group's first step of every slice is held in the same one of the two sets");
+
+// The address of a place in shared memory as cp.async takes it, in bytes within that memory.
+__device__ __forceinline__ unsigned shared_address(const __half* place) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(place));
+}
+
+// Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
+__device__ __forceinline__ void copy_16(unsigned to, const __half* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Closes the copies that this thread has started into a group. Groups end in the order in which they were closed.
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's groups are still on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Sums on their way from a warp of one group to a warp of another.
+struct alignas(16) Passed {
+  float of[ACC_VECTOR];
+};
+constexpr int PASSES = Accumulator::num_elements / ACC_VECTOR;  // of one fragment, by each lane
+static_assert(PASSES * ACC_VECTOR * 32 == INST_M * INST_N, "the lanes of a warp hold each element of a tile once");
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_kernel(
+    const __half* __restrict__ A, const __half* __restrict__ B, float* __restrict__ D, float* workspace,
+    int N, int K, int lda, int ldb, int ldd) {
+  // 1. Place: which tile of D this block and this warp compute.
+  //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks_n = N / BLOCK_N;
+  const int block_row = block / blocks_n * BLOCK_M;
+  const int block_col = block % blocks_n * BLOCK_N;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int warp_k = warp / (WARPS_M * WARPS_N);  // its group, which makes GROUP_STEPS of the steps of every slice
+  const int member = warp % (WARPS_M * WARPS_N);  // of its group; the same one of all groups have the same tile
+  const int warp_m = member / WARPS_N;
+  const int warp_n = member % WARPS_N;
+  const int warp_row = block_row + warp_m * WARP_M;
+  const int warp_col = block_col + warp_n * WARP_N;
+  float* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
+  const int all_slices = K / BLOCK_K;
+
+  // K is split: SPLIT_K blocks share this tile of D, each with its slices of K, one more or less than another. The grid
+  // counts them in its second dimension, so blocks at work together share slices of A and B as without splits.
+  const int split = static_cast<int>(blockIdx.y);
+  const int each = all_slices / SPLIT_K;
+  const int left_over = all_slices % SPLIT_K;
+  const int slices = each + (split < left_over ? 1 : 0);
+  const int first_slice = split * each + min(split, left_over);
+  A += static_cast<long long>(first_slice) * BLOCK_K;
+  B += static_cast<long long>(first_slice) * BLOCK_K * ldb;
+
+  // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
+  Accumulator acc[FRAGS_M][FRAGS_N];
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::fill_fragment(acc[i][j], 0.0f);
+    }
+  }
+
+  // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
+  //    once: `*_from` walks along K in global memory, `*_to` is the address within the first stage.
+  extern __shared__ __align__(128) __half shared[];
+  const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
+
+  // Its copies of A lie in one column, A_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int a_row = thread / A_ROW_VECTORS;
+  const int a_col = thread % A_ROW_VECTORS * ALIGN_A;
+  const __half* a_from = A + static_cast<long long>(block_row + a_row) * lda + a_col;
+  const long long a_step = static_cast<long long>(A_ROW_STEP) * lda;
+  const unsigned a_to = shared_address(shared + a_row * LDS_A + a_col);
+
+  // Its copies of B lie in one column, B_ROW_STEP rows apart, so the place of the first one tells the others.
+  const int b_row = thread / B_ROW_VECTORS;
+  const int b_col = thread % B_ROW_VECTORS * ALIGN_B;
+  const __half* b_from = B + static_cast<long long>(b_row) * ldb + block_col + b_col;
+  const long long b_step = static_cast<long long>(B_ROW_STEP) * ldb;
+  const unsigned b_to = shared_address(shared + B_BASE + b_row * LDS_B + b_col);
+
+  // Starts a part of the copies of the next slice into a stage: one part beside the products of each step of K but the
+  // last, before which their group is closed. Copies that come all at once keep the loads of fragments waiting.
+  const auto copy_part = [&](int stage, int part) {
+#pragma unroll
+    for (int i = 0; i < A_COPIES; ++i) {
+      if (i * (GROUP_STEPS - 1) / A_COPIES == part) {
+        copy_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < B_COPIES; ++i) {
+      if (i * (GROUP_STEPS - 1) / B_COPIES == part) {
+        copy_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step);
+      }
+    }
+    if (part + 2 == GROUP_STEPS) {
+      a_from += BLOCK_K;
+      b_from += b_slice;
+    }
+  };
+
+  // Two sets of operand fragments: while a step is multiplied, the next one is loaded into the other set, also where it
+  // is the first step of the next slice. Stages are offsets from one base: an array of pointers would hide from the
+  // compiler that they are shared memory, and the loads would become generic ones.
+  FragmentA a[2][FRAGS_M];
+  FragmentB b[2][FRAGS_N];
+  const auto load_step = [&](int stage, int k) {
+    const __half* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const __half* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+    a_tile += warp_k * GROUP_STEPS * A_STEP_K;
+    b_tile += warp_k * GROUP_STEPS * B_STEP_K;
+#pragma unroll
+    for (int i = 0; i < FRAGS_M; ++i) {
+      wmma::load_matrix_sync(a[k % 2][i], a_tile + i * A_STEP_M + k * A_STEP_K, LDS_A);
+    }
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::load_matrix_sync(b[k % 2][j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
+    }
+  };
+
+  // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K
+  //    has no such slice, so that counting groups is counting slices.
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < slices) {
+#pragma unroll
+      for (int part = 0; part < GROUP_STEPS - 1; ++part) {
+        copy_part(stage, part);
+      }
+    }
+    close_group();
+  }
+  wait_groups<STAGES - 2>();
+  __syncthreads();
+  if (slices > 0) {  // without a slice, nothing was copied
+    load_step(0, 0);
+  }
+
+  //    Main loop. While the last step of a slice is multiplied, the first one of the next is loaded. The barrier before
+  //    that says two things: the next slice has landed for every thread, and every warp has loaded the last step of
+  //    this one, whose stage is filled during the next. Behind the last slice its own first step is loaded again, and
+  //    not used: a condition around the loads would cost instructions in every slice.
+  int read_stage = 0;
+  int fill_stage = STAGES - 1;
+  for (int slice = 0; slice < slices; ++slice) {
+    const bool more = slice + STAGES - 1 < slices;
+    const int after = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    const int next_stage = slice + 1 < slices ? after : read_stage;
+#pragma unroll
+    for (int k = 0; k < GROUP_STEPS; ++k) {
+      if (k + 1 < GROUP_STEPS) {
+        load_step(read_stage, k + 1);
+        if (more) {
+          copy_part(fill_stage, k);
+        }
+      } else {
+        close_group();
+        wait_groups<STAGES - 2>();
+        __syncthreads();
+        load_step(next_stage, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], a[k % 2][i], b[k % 2][j], acc[i][j]);
+        }
+      }
+    }
+    read_stage = next_stage;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
+  }
+
+  //    Meeting of the groups. Each has sums of its own steps for all of the block's tile. Row i of a warp's tiles is
+  //    that of group i % WARPS_K, which stores it: the others leave their sums in shared memory, and it adds those to
+  //    its own, first those of the group behind it, always in this order. Two fragments of one type, shape and use hold
+  //    the same place of a tile in the same element, so each lane passes on what it holds, 16 bytes at a time, to the
+  //    same lane of another warp.
+  __syncthreads();  // every warp has read the last slice, which lay where sums are passed on now
+  Passed* passed = reinterpret_cast<Passed*>(shared) + thread % 32;
+  const auto at = [&](int behind, int i, int j, int pass) {
+    const int row = (member * (WARPS_K - 1) + behind) * FRAGS_M + i;
+    return passed + ((row * FRAGS_N + j) * PASSES + pass) * 32;
+  };
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+    const int behind = (warp_k + WARPS_K - 1 - i % WARPS_K) % WARPS_K;  // groups between the row's and this one
+    if (behind == WARPS_K - 1) continue;                                // this group's own
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+#pragma unroll
+      for (int pass = 0; pass < PASSES; ++pass) {
+        Passed sums;
+#pragma unroll
+        for (int e = 0; e < ACC_VECTOR; ++e) {
+          sums.of[e] = acc[i][j].x[pass * ACC_VECTOR + e];
+        }
+        *at(behind, i, j, pass) = sums;
+      }
+    }
+  }
+  __syncthreads();  // the sums of all groups are there
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+    if (i % WARPS_K != warp_k) continue;  // another group's
+#pragma unroll
+    for (int behind = 0; behind < WARPS_K - 1; ++behind) {
+#pragma unroll
+      for (int j = 0; j < FRAGS_N; ++j) {
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+          const Passed sums = *at(behind, i, j, pass);
+#pragma unroll
+          for (int e = 0; e < ACC_VECTOR; ++e) {
+            float& sum = acc[i][j].x[pass * ACC_VECTOR + e];
+            sum = sum + sums.of[e];
+          }
+        }
+      }
+    }
+  }
+
+  //    Meeting. Every block leaves its sums in a place of its own in the workspace and takes a ticket. The one that has
+  //    the last ticket finds the sums of all, adds them in the order of the splits, whichever of them it is itself, and
+  //    stores the tile. Nobody waits for another block. The last ticket sets the count back to 0 for the next launch.
+  float* tile_work = workspace + static_cast<long long>(blockIdx.x) * TILE_WORK;
+  float* warp_work = tile_work + member * (WARP_M * WARP_N);
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+    if (i % WARPS_K != warp_k) continue;  // another group's
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::store_matrix_sync(warp_work + split * PARTIAL + (i * FRAGS_N + j) * (INST_M * INST_N), acc[i][j], INST_N,
+                              wmma::mem_row_major);
+    }
+  }
+  __threadfence();  // whoever sees this block's ticket sees its sums
+  __syncthreads();
+  unsigned* count = reinterpret_cast<unsigned*>(tile_work + SPLIT_K * PARTIAL);
+  const bool last = thread == 0 && atomicInc(count, SPLIT_K - 1) == SPLIT_K - 1;
+  if (!__syncthreads_or(last)) return;  // all threads of the block
+  __threadfence();                      // the sums of all blocks are there
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+    if (i % WARPS_K != warp_k) continue;  // another group's
+#pragma unroll 2
+    for (int part = 0; part < SPLIT_K; ++part) {
+#pragma unroll
+      for (int j = 0; j < FRAGS_N; ++j) {
+        // Two fragments of one type, shape and use hold the same place of a tile in the same element.
+        Accumulator sums;
+        wmma::load_matrix_sync(sums, warp_work + part * PARTIAL + (i * FRAGS_N + j) * (INST_M * INST_N), INST_N,
+                               wmma::mem_row_major);
+#pragma unroll
+        for (int e = 0; e < Accumulator::num_elements; ++e) {
+          acc[i][j].x[e] = part == 0 ? sums.x[e] : acc[i][j].x[e] + sums.x[e];
+        }
+      }
+    }
+    __syncwarp();  // loads of the next row of tiles come behind it: registers have no room for all at a time
+  }
+
+  // 5. Epilogue: every warp stores its own tile.
+#pragma unroll
+  for (int i = 0; i < FRAGS_M; ++i) {
+    if (i % WARPS_K != warp_k) continue;  // another group's
+#pragma unroll
+    for (int j = 0; j < FRAGS_N; ++j) {
+      wmma::store_matrix_sync(d_tile + static_cast<long long>(i * INST_M) * ldd + j * INST_N, acc[i][j], ldd,
+                              wmma::mem_row_major);
+    }
+  }
+}
+
+#ifndef __CUDACC_RTC__
+
+#ifndef WMMAGEN_STATUS
+// What a launcher answers. Every launcher made by wmmagen has this type; where two meet, it is declared once. A later
+// version may add values at the end, so this number tells how many are known.
+#define WMMAGEN_STATUS 9
+typedef enum wmmagen_status {
+  WMMAGEN_OK = 0,                     // launched, or nothing to do
+  WMMAGEN_BAD_SIZE = 1,               // a size is negative, no multiple of the block tile, or makes too many blocks
+  WMMAGEN_BAD_LEADING_DIMENSION = 2,  // a leading dimension is less than a row, or not aligned as promised
+  WMMAGEN_BAD_POINTER = 3,            // a pointer is null, misaligned, or that of a C where D must not be
+  WMMAGEN_NO_SHARED_MEMORY = 4,       // the device's blocks have less shared memory than this kernel needs
+  WMMAGEN_NOT_LAUNCHED = 5,           // CUDA refused the launch
+  WMMAGEN_NO_DEVICE = 6,              // no CUDA device, no driver, or a driver too old for this build
+  WMMAGEN_NO_CODE = 7,                // the device runs no code of this build
+  WMMAGEN_BAD_WORKSPACE = 8           // the workspace is missing, misaligned or too small
+} wmmagen_status;
+#elif WMMAGEN_STATUS < 9
+#error "a header that knows fewer answers was included before this one: include this one first"
+#endif
+
+namespace {
+
+constexpr int TILE_WORK_BYTES = TILE_WORK * ACC_BITS / 8;  // bytes of the workspace for one tile of D
+
+constexpr int FLAGS = 64;  // devices that have a flag
+
+// Devices that were asked and agreed. Nothing else is kept between calls.
+std::atomic<unsigned long long> prepared{0};
+
+// What an error of CUDA is among the answers. Its status tells it, so whoever asks CUDA next is not told once more.
+wmmagen_status told(cudaError_t error) {
+  cudaGetLastError();
+  switch (error) {
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorInitializationError:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorDevicesUnavailable:
+      return WMMAGEN_NO_DEVICE;
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+      return WMMAGEN_NO_CODE;
+    default:
+      return WMMAGEN_NOT_LAUNCHED;
+  }
+}
+
+// Asks the current device, once, whether it runs this kernel, and for its shared memory, which may be more than the 48 KB
+// that every block has. Threads may ask at the same time, and a stream may be capturing: nothing here is work for a stream.
+wmmagen_status prepare() {
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return told(error);
+  const unsigned long long flag = device < FLAGS ? 1ull << device : 0;  // those beyond are asked every time
+  if (prepared.load(std::memory_order_acquire) & flag) return WMMAGEN_OK;
+
+  cudaFuncAttributes attributes;
+  error = cudaFuncGetAttributes(&attributes, wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_kernel);
+  if (error != cudaSuccess) return told(error);
+  error = cudaFuncSetAttribute(wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  if (error == cudaErrorInvalidValue) {
+    cudaGetLastError();
+    return WMMAGEN_NO_SHARED_MEMORY;
+  }
+  if (error != cudaSuccess) return told(error);
+  prepared.fetch_or(flag, std::memory_order_release);
+  return WMMAGEN_OK;
+}
+
+}  // namespace
+
+// What a status means, in words.
+extern "C" const char* wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_status_text(wmmagen_status status) {
+  switch (status) {
+    case WMMAGEN_OK:
+      return "launched, or nothing to do";
+    case WMMAGEN_BAD_SIZE:
+      return "a size is negative, no multiple of the block tile, or makes too many blocks";
+    case WMMAGEN_BAD_LEADING_DIMENSION:
+      return "a leading dimension is less than a row, or not aligned as promised";
+    case WMMAGEN_BAD_POINTER:
+      return "a pointer is null, misaligned, or that of a C where D must not be";
+    case WMMAGEN_NO_SHARED_MEMORY:
+      return "the device's blocks have less shared memory than this kernel needs";
+    case WMMAGEN_NOT_LAUNCHED:
+      return "CUDA refused the launch";
+    case WMMAGEN_NO_DEVICE:
+      return "no CUDA device, no driver, or a driver too old for this build";
+    case WMMAGEN_NO_CODE:
+      return "the device runs no code of this build";
+    case WMMAGEN_BAD_WORKSPACE:
+      return "the workspace is missing, misaligned or too small";
+  }
+  return "no status that this launcher knows";
+}
+
+// The bytes of workspace that a call of this size takes.
+extern "C" size_t wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_workspace_bytes(int M, int N) {
+  return M > 0 && N > 0 ? static_cast<size_t>(M / BLOCK_M * (N / BLOCK_N)) * TILE_WORK_BYTES : 0;
+}
+
+// What the launcher would answer on the current device, as far as can be known before the launch.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_supports(
+    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, void* workspace, size_t workspace_bytes) {
+  // N800: sizes are not negative
+  if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
+  // L221: lda is a multiple of ALIGN_A elements
+  if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L222: ldb is a multiple of ALIGN_B elements
+  if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L223: ldd is a multiple of ALIGN_D elements
+  if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L241: lda is at least the extent of a row of A
+  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L242: ldb is at least the extent of a row of B
+  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L243: ldd is at least the N columns of D
+  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+
+  // Without M or N, D has no element.
+  if (M == 0 || N == 0) return WMMAGEN_OK;
+
+  const std::size_t A_address = reinterpret_cast<std::size_t>(A);
+  const std::size_t B_address = reinterpret_cast<std::size_t>(B);
+  const std::size_t D_address = reinterpret_cast<std::size_t>(D);
+  const std::size_t workspace_address = reinterpret_cast<std::size_t>(workspace);
+  const long long workspace_size = static_cast<long long>(workspace_bytes);
+  // P321: A is aligned to ALIGN_A elements
+  if (A_address % (ALIGN_A * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P322: B is aligned to ALIGN_B elements
+  if (B_address % (ALIGN_B * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
+  // P325: D is aligned to 32 bytes
+  if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P326: a matrix that is read or written is not null
+  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
+  // P334: the workspace is not null and aligned to 32 bytes
+  if (workspace_address == 0 || workspace_address % 32 != 0) return WMMAGEN_BAD_WORKSPACE;
+  // P335: the workspace holds the sums of every block
+  if (workspace_size / TILE_WORK_BYTES < M / BLOCK_M * (N / BLOCK_N)) return WMMAGEN_BAD_WORKSPACE;
+
+  return prepare();
+}
+
+// Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// contract is broken it says so and launches nothing; it prints nothing and ends nothing.
+extern "C" wmmagen_status wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2(
+    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  const wmmagen_status status = wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_supports(A, B, D, M, N, K, lda, ldb, ldd, workspace, workspace_bytes);
+  if (status != WMMAGEN_OK || M == 0 || N == 0) return status;
+
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)), SPLIT_K);
+  launch.blockDim = dim3(THREADS);
+  launch.dynamicSmemBytes = SHARED_BYTES;
+  launch.stream = stream;
+  const auto start = [&] {
+    return cudaLaunchKernelEx(&launch, wmma_gemm_f16_f32_f32_rr_none_exact8x8x4__i16x16x16_w1x2_f2x2_k4_shared_cpasync3_p8x8x0_rows_fb2_resfrag_direct_mb1_linear_sk4_workspace_wk2_kernel,
+                              static_cast<const __half*>(A), static_cast<const __half*>(B),
+                              static_cast<float*>(D), static_cast<float*>(workspace),
+                              N, K, lda, ldb, ldd);
+  };
+  cudaError_t error = start();
+  if (error == cudaErrorInvalidValue) {
+    // A new context of the device, behind cudaDeviceReset for example, has forgotten what the flag remembers.
+    cudaGetLastError();
+    prepared.store(0);
+    const wmmagen_status again = prepare();
+    if (again != WMMAGEN_OK) return again;
+    error = start();
+  }
+  return error == cudaSuccess ? WMMAGEN_OK : told(error);
+}
+
+#endif  // __CUDACC_RTC__
