@@ -11,10 +11,12 @@ import pytest
 
 from tests import published
 from tests.fakes import NumpyBackend
-from wmmagen import cli, nvrtc, sass, trial
+from tests.nvrtc import prove_winners
+from wmmagen import cli, known, nvrtc, sass, trial
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
 from wmmagen.errors import MissingPiece
+from wmmagen.lint import Report
 
 SMALL = "warps=1x1,frags=1x1"
 #: Four blocks of eight warps leave a thread 64 registers, fewer than these sums and operands are.
@@ -145,3 +147,10 @@ def test_a_winner_that_was_not_looked_at_is_one_and_that_is_said(
     best = document(say, "sweep", *sweep)["best"]
     assert (best["lint"], best["lint_undone"]) == ([], "it is not here: get it")
     assert "\n  lint             not done: it is not here: get it\nNext: " in say(*sweep)
+
+
+def test_the_proof_of_winners_tells_what_has_a_defect_or_was_not_looked_at() -> None:
+    winner = known.winners()[0]
+    for report in (Report(("a defect",), None, ""), Report((), None, "it is not here")):
+        assert prove_winners.wrong(report) and prove_winners.line(winner, report).startswith("WRONG sm_90 256x256x256 ")
+    assert prove_winners.line(winner, Report((), None, "")).startswith("ok    sm_90 256x256x256 ")

@@ -12,11 +12,12 @@ from cases_legality import config
 
 from tests import shipped
 from tests.shipped import own, rendered
-from wmmagen import cli, coverage, lint, nvrtc, rules, sass, trial
+from wmmagen import cli, coverage, known, lint, nvrtc, rules, sass, trial
 from wmmagen.arch import ARCHS
 from wmmagen.config import KernelConfig
 from wmmagen.errors import DisassemblyError, MissingPiece
 from wmmagen.instructions import INSTRUCTIONS, Instruction
+from wmmagen.known import Winner
 from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 
@@ -56,6 +57,17 @@ def test_the_committed_kernels_have_no_defect(name: str) -> None:
         per_product = 1 if case.operation.a.name == "f64" else 4 if target.sm == 75 else 2
         step = case.frags.m * case.frags.n * case.k_steps // case.warps_k * per_product
         assert found.figures.matrix % step == 0
+
+
+#: Winners of sweeps that are looked at here; ``prove_winners.py`` looks at all of them.
+SAMPLE = known.winners()[:: len(known.winners()) // 3 + 1]
+
+
+@pytest.mark.parametrize("winner", SAMPLE, ids=lambda winner: "x".join(map(str, winner.size)))
+def test_known_winners_have_no_defect(winner: Winner) -> None:
+    together = rendered(tuple(one.config for one in SAMPLE if one.arch == winner.arch), winner.arch.sm)
+    found = report(winner.config, own(together, render(winner.config, winner.arch).kernel))
+    assert (found.defects, found.figures is None) == ((), False)
 
 
 def test_a_kernel_for_all_sizes_has_the_main_loop_of_one_for_multiples() -> None:
