@@ -45,7 +45,7 @@ proof-cpu: $(STAMP)
 	$(BIN)/python tests/nvrtc/prove_batched.py
 	$(BIN)/python tests/nvrtc/prove_covering.py
 	$(BIN)/python tests/nvrtc/prove_layouts.py
-	$(BIN)/python tests/nvrtc/prove_winners.py
+	$(BIN)/python tests/nvrtc/prove_lint.py
 	$(BIN)/python tests/gpu/prove_split.py --backend cpu
 	$(BIN)/python tests/gpu/prove_sliced.py --backend cpu
 

@@ -53,10 +53,13 @@ _HEADS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <mma.h>\n"
 
 
 def made_for(sm: int) -> tuple[KernelConfig, ...]:
-    """The kernels that are committed for an architecture; where none is, all that are legal there."""
+    """The kernels that are committed for an architecture; where none is, of each kind one that is legal there.
+
+    A kind are types and a way to shared memory; all of them are looked at by ``prove_lint.py``.
+    """
     own = tuple(config_of(name) for name in NAMES if arch_of(name).sm == sm)
-    every = dict.fromkeys(config_of(name) for name in NAMES)
-    return own or tuple(case for case in every if rules.legal(case, ARCHS[sm]))
+    kinds = {(c.operation.a, c.operation.acc, c.copy): c for c in map(config_of, NAMES) if rules.legal(c, ARCHS[sm])}
+    return own or tuple(kinds.values())
 
 
 def together(texts: Iterable[str]) -> str:

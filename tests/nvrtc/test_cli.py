@@ -23,7 +23,7 @@ import pytest
 
 import wmmagen
 from tests.fakes import NumpyBackend
-from wmmagen import cache, cli, foundry, job, nvrtc, trial, tune
+from wmmagen import cache, cli, foundry, job, nvrtc, sass, trial, tune
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
@@ -45,7 +45,13 @@ COMPILES = [*SWEEP, "--backend", "none"]
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled_once: Path) -> None:
+    """A folder of its own for each test, without a disassembler: ``test_gate.py`` is about what that says."""
+
+    def none() -> Path:
+        raise MissingPiece("there is no nvdisasm in this test", "another test")
+
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sass, "locate", none)
 
 
 @pytest.fixture

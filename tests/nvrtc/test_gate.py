@@ -11,8 +11,8 @@ import pytest
 
 from tests import published
 from tests.fakes import NumpyBackend
-from tests.nvrtc import prove_winners
-from wmmagen import cli, known, nvrtc, sass, trial
+from tests.nvrtc import prove_lint
+from wmmagen import cli, nvrtc, sass, trial
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
 from wmmagen.errors import MissingPiece
@@ -59,6 +59,10 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pick, "pick", lambda kind, arch, **more: Place(NumpyBackend(), arch))
 
 
+def absent() -> Any:
+    raise MissingPiece("it is not here", "get it")
+
+
 def test_a_kernel_with_defects_is_not_handed_over(say: Say) -> None:
     error = document(say, "error", *EMIT, status=1)["error"]
     assert error["kind"] == "lint" and "--with-defects" in error["fix"]
@@ -89,9 +93,6 @@ def test_a_kernel_without_defects_is_handed_over_and_that_is_said(say: Say) -> N
 def test_what_cannot_be_looked_at_is_handed_over_and_that_is_said(
     room: Any, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent() -> Any:
-        raise MissingPiece("it is not here", "get it")
-
     monkeypatch.setattr(room, {sass: "locate", nvrtc: "_nvrtc"}[room], absent)
     emit = ("emit", SMALL, "--arch", "sm_75", "--to", "out", "--symbol", "my_gemm")
     told = document(say, "emit", *emit)
@@ -101,9 +102,6 @@ def test_what_cannot_be_looked_at_is_handed_over_and_that_is_said(
 
 
 def test_spills_are_told_without_a_disassembler_too(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> Path:
-        raise MissingPiece("it is not here", "get it")
-
     monkeypatch.setattr(sass, "locate", absent)
     assert document(say, "error", *EMIT, status=1)["error"]["kind"] == "lint"
 
@@ -121,7 +119,9 @@ def test_a_request_that_cannot_be_is_refused_before_anything_is_compiled(
     assert document(say, "error", *EMIT, "--symbol", "return", status=2)["error"]["kind"] == "config"
 
 
-def test_a_winner_with_defects_is_told_of_and_handed_over_when_asked_for(say: Say, card: None) -> None:
+def test_a_winner_with_defects_is_told_of_and_handed_over_when_asked_for(
+    say: Say, card: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = document(say, "sweep", *SWEEP)
     best = found["best"]
     assert any("spilled" in defect for defect in best["lint"]) and best["lint_undone"] is None
@@ -134,23 +134,15 @@ def test_a_winner_with_defects_is_told_of_and_handed_over_when_asked_for(say: Sa
     assert document(say, "error", *emit, status=1)["error"]["kind"] == "lint"
     assert document(say, "emit", *emit, "--with-defects")["lint"] == best["lint"]
     assert json.loads(Path("out/manifest.json").read_text())["kernels"][best["name"]]["evidence"] is not None
-
-
-def test_a_winner_that_was_not_looked_at_is_one_and_that_is_said(
-    say: Say, card: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent() -> Path:
-        raise MissingPiece("it is not here", "get it")
-
+    # What the compiler tells is told without a disassembler, and that there is none.
     monkeypatch.setattr(sass, "locate", absent)
-    sweep = [*SWEEP[:-5], f"{SMALL},feed=global,k_steps=1", *SWEEP[-4:]]
-    best = document(say, "sweep", *sweep)["best"]
-    assert (best["lint"], best["lint_undone"]) == ([], "it is not here: get it")
-    assert "\n  lint             not done: it is not here: get it\nNext: " in say(*sweep)
+    best = document(say, "sweep", *SWEEP)["best"]
+    assert ["spilled" in defect for defect in best["lint"]] == [True] and best["lint_undone"] == "it is not here: get it"
+    assert "\n  lint             not done: it is not here: get it\nNext: " in say(*SWEEP)
 
 
-def test_the_proof_of_winners_tells_what_has_a_defect_or_was_not_looked_at() -> None:
-    winner = known.winners()[0]
+def test_the_proof_tells_what_has_a_defect_or_was_not_looked_at() -> None:
+    winner = prove_lint.known_winners()[0]
     for report in (Report(("a defect",), None, ""), Report((), None, "it is not here")):
-        assert prove_winners.wrong(report) and prove_winners.line(winner, report).startswith("WRONG sm_90 256x256x256 ")
-    assert prove_winners.line(winner, Report((), None, "")).startswith("ok    sm_90 256x256x256 ")
+        assert prove_lint.wrong(report) and prove_lint.line(winner, report).startswith("WRONG sm_90 winner at 256x256x256 ")
+    assert prove_lint.line(winner, Report((), None, "")).startswith("ok    sm_90 winner at 256x256x256 ")

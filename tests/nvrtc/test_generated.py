@@ -8,14 +8,11 @@ from enum import StrEnum
 import pytest
 
 from tests import shipped
-from tests.nvcc import headers
-from wmmagen import coverage, epilogue, foundry, loops, rules
+from wmmagen import coverage, epilogue, loops, rules
 from wmmagen.config import CONFIG_KEYS, KernelConfig, Order, spell, values_of
 from wmmagen.render import render
 
 CONFIGS = tuple(map(shipped.config_of, shipped.NAMES))
-#: One for each list of headers.
-LISTS = {headers(shipped.file_of(name).read_text(encoding="utf-8")): name for name in shipped.NAMES}
 each = pytest.mark.parametrize("name", shipped.NAMES, ids=lambda name: name.replace("wmma_gemm_", ""))
 
 
@@ -78,12 +75,3 @@ def test_they_compile_without_a_warning(name: str) -> None:
     binary = shipped.own(shipped.rendered(shipped.made_for(target.sm), target.sm), render(case, target).kernel)
     assert "warning" not in binary.log
     assert binary.spill_bytes == 0
-
-
-@pytest.mark.parametrize("included", LISTS, ids=lambda included: LISTS[included].replace("wmma_gemm_", ""))
-@pytest.mark.usefixtures("compiled_once")
-def test_one_alone_needs_no_more_headers_than_it_names(included: tuple[str, ...]) -> None:
-    name = LISTS[included]
-    text = shipped.file_of(name).read_text(encoding="utf-8")
-    source = render(shipped.config_of(name), shipped.arch_of(name))
-    assert "warning" not in foundry.compile_source(text, source.kernel, shipped.arch_of(name)).log

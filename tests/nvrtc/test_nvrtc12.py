@@ -43,14 +43,19 @@ def min_sm(name: str) -> int:
 
 
 def cases() -> dict[tuple[str, str], str]:
-    """Texts by what they hold and their architecture: the kernels of each, those for sm_75 also for the one before it
-    where that has their instruction, and one kernel alone for each list of headers.
+    """Texts by what they hold and their architecture: one kernel alone for each list of headers, the others together.
+
+    Those for sm_75 are there for the one before it, too, where that has their instruction.
     """
-    homes = dict.fromkeys(shipped.arch_of(name) for name in shipped.NAMES)
-    units = {home.name: [name for name in shipped.NAMES if shipped.arch_of(name) == home] for home in homes}
-    units[f"sm_{OLDEST}"] = [name for name in units["sm_75"] if min_sm(name) <= OLDEST]
-    found = {("all", arch): shipped.together(map(text_of, names)) for arch, names in units.items()}
     alone = {headers(text_of(name)): name for name in shipped.NAMES}
+    units: dict[str, list[str]] = {}
+    for name in shipped.NAMES:
+        home = name.partition("/")[0]
+        if name not in alone.values():
+            units.setdefault(home, []).append(name)
+        if home == "sm_75" and min_sm(name) <= OLDEST:
+            units.setdefault(f"sm_{OLDEST}", []).append(name)
+    found = {("together", arch): shipped.together(map(text_of, names)) for arch, names in units.items()}
     return found | {(name.partition("/")[2], name.partition("/")[0]): text_of(name) for name in alone.values()}
 
 

@@ -1,4 +1,4 @@
-// wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1
+// wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1
 //
 // D = A * B and its epilogue on tensor cores. A (M x K) and B (K x N) are bf16, row-major and column-major;
 // D (M x N) is bf16, row-major. Sums are f32.
@@ -9,14 +9,14 @@
 // C (M x N, column-major) is bf16.
 // bias_col has N elements, one for each column of D, in bf16.
 //
-//   sizes     lda, ldb, ldc, ldd: of 8, 8, 8, 8
+//   sizes     M, N, K: multiples of 64, 64, 32; lda, ldb, ldc, ldd: of 8, 8, 8, 8
 //   block     64 x 64 of D, 32 of K at a time
 //   threads   128: 2 x 2 warps, each 32 x 32 of D
 //   shared    30720 bytes, 3 stages
 //   sums      32 registers of each thread
 //
 // Compile it by `nvcc -arch=sm_80 -c`, or for a later architecture. Made by
-// `wmmagen render wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1 --arch sm_80`.
+// `wmmagen render wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1 --arch sm_80`.
 // SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
 
 #include <cuda_bf16.h>
@@ -182,47 +182,6 @@ __device__ __forceinline__ void load_fragment(FragmentB& fragment, const __nv_bf
   memcpy(fragment.x, held, sizeof(held));
 }
 
-// How many of `most` elements from `col` on lie in a row of which `cols` are left.
-__device__ __forceinline__ int within(int col, int cols, int most) { return max(min(cols - col, most), 0); }
-
-// The same in a matrix of which `rows` and `cols` are left.
-__device__ __forceinline__ int inside(int row, int rows, int col, int cols, int most) {
-  return row < rows ? within(col, cols, most) : 0;
-}
-
-// A vector of which the first `count` elements lie in a matrix: the others are not read, and are zeros.
-template <class Vector, class Element>
-__device__ __forceinline__ Vector part_of(const Element* from, int count) {
-  const int most = sizeof(Vector) / sizeof(Element);
-  union {
-    Vector vector;
-    Element of[most];
-  } part;
-  if (count == most) {
-    part.vector = *reinterpret_cast<const Vector*>(from);
-  } else {
-#pragma unroll
-    for (int e = 0; e < most; ++e) {
-      part.of[e] = e < count ? from[e] : Element{};
-    }
-  }
-  return part.vector;
-}
-
-// Stores the first `count` elements of a vector, which lie in a matrix, and no others.
-template <class Vector, class Element>
-__device__ __forceinline__ void put_part(Element* to, const Vector& vector, int count) {
-  const int most = sizeof(Vector) / sizeof(Element);
-  if (count == most) {
-    *reinterpret_cast<Vector*>(to) = vector;
-  } else {
-#pragma unroll
-    for (int e = 0; e < most; ++e) {
-      if (e < count) to[e] = vector.of[e];
-    }
-  }
-}
-
 // What the text below is written for, beside what the rules ask of all texts.
 static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
 static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
@@ -238,17 +197,6 @@ __device__ __forceinline__ unsigned shared_address(const __nv_bfloat16* place) {
 // Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
 __device__ __forceinline__ void copy_16(unsigned to, const __nv_bfloat16* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-// The same of its first `count` elements, of which there may be none; zeros stand for the others.
-__device__ __forceinline__ void part_16(unsigned to, const __nv_bfloat16* from, int count) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(count * A_BITS / 8)
-               : "memory");
-}
-
-// The same where all of it is read or nothing, which takes fewer instructions.
-__device__ __forceinline__ void whole_16(unsigned to, const __nv_bfloat16* from, bool read) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(read ? 16 : 0) : "memory");
 }
 
 // Closes the copies that this thread has started into a group. Groups end in the order in which they were closed.
@@ -280,17 +228,17 @@ __device__ float normal_cdf(float x) { return 0.5f * erfcf(x * -0.70710677f); }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel(
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel(
     const __nv_bfloat16* __restrict__ A, const __nv_bfloat16* __restrict__ B,
     const __nv_bfloat16* C,
     const __nv_bfloat16* __restrict__ bias_col,
     __nv_bfloat16* D,
-    int M, int N, int K, int lda, int ldb, int ldc, int ldd,
+    int N, int K, int lda, int ldb, int ldc, int ldd,
     float alpha, float beta) {
   // 1. Place: which tile of D this block and this warp compute.
   //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
   const int block = static_cast<int>(blockIdx.x);
-  const int blocks_n = (N - 1) / BLOCK_N + 1;
+  const int blocks_n = N / BLOCK_N;
   const int block_row = block / blocks_n * BLOCK_M;
   const int block_col = block % blocks_n * BLOCK_N;
   const int thread = static_cast<int>(threadIdx.x);
@@ -301,15 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
   const int warp_col = block_col + warp_n * WARP_N;
   __nv_bfloat16* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
   // Where alpha is 0, no product counts, and neither A nor B is read: they may be null, or hold a NaN.
-  const int slices = alpha == 0 ? 0 : K / BLOCK_K + (K % BLOCK_K != 0);
-  // At an edge of D a block goes on as if D did, so that every lane reaches every barrier and every matrix call. The
-  // first `inner` slices lie inside A and B along K, and all of their rows and columns do where D goes on behind the
-  // block. Elsewhere each copy is looked at: zeros stand for what lies outside, which is not read. Along K they are
-  // summed; nobody stores what becomes of the others.
-  const int m_left = M - block_row;
-  const int n_left = N - block_col;
-  const bool whole = m_left >= BLOCK_M && n_left >= BLOCK_N;
-  const int inner = K / BLOCK_K;
+  const int slices = alpha == 0 ? 0 : K / BLOCK_K;
 
   // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
   Accumulator acc[FRAGS_M][FRAGS_N];
@@ -359,61 +299,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
       b_from += BLOCK_K;
     }
   };
-  // The same at an edge of D. Such a slice lies inside A and B along K, so rows that end within a copy all do so in the
-  // same column.
-  const auto copy_part_at_edge = [&](int stage, int part) {
-#pragma unroll
-    for (int i = 0; i < A_COPIES; ++i) {
-      if (i * (K_STEPS - 1) / A_COPIES == part) {
-        const bool read = a_row + i * A_ROW_STEP < m_left;
-        whole_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step, read);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < B_COPIES; ++i) {
-      if (i * (K_STEPS - 1) / B_COPIES == part) {
-        const bool read = b_row + i * B_ROW_STEP < n_left;
-        whole_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step, read);
-      }
-    }
-    if (part + 2 == K_STEPS) {
-      a_from += BLOCK_K;
-      b_from += BLOCK_K;
-    }
-  };
-
-  // Starts all copies of any slice at once. Where a row ends within a copy, a part of it is read.
-  const auto copy_edge = [&](int stage, int slice) {
-    const int depth = K - slice * BLOCK_K;
-    if (depth < BLOCK_K && depth % ALIGN_A != 0) {
-#pragma unroll
-      for (int i = 0; i < A_COPIES; ++i) {
-        const int count = inside(a_row + i * A_ROW_STEP, m_left, a_col, depth, ALIGN_A);
-        part_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step, count);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < A_COPIES; ++i) {
-        const int count = inside(a_row + i * A_ROW_STEP, m_left, a_col, depth, ALIGN_A);
-        whole_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step, count > 0);
-      }
-    }
-    a_from += BLOCK_K;
-    if (depth < BLOCK_K && depth % ALIGN_B != 0) {
-#pragma unroll
-      for (int i = 0; i < B_COPIES; ++i) {
-        const int count = inside(b_row + i * B_ROW_STEP, n_left, b_col, depth, ALIGN_B);
-        part_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step, count);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < B_COPIES; ++i) {
-        const int count = inside(b_row + i * B_ROW_STEP, n_left, b_col, depth, ALIGN_B);
-        whole_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step, count > 0);
-      }
-    }
-    b_from += BLOCK_K;
-  };
 
   // Two sets of operand fragments: while a step is multiplied, the next one is loaded into the other set, also where it
   // is the first step of the next slice. Stages are offsets from one base: an array of pointers would hide from the
@@ -435,17 +320,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
 
   // 4. Prologue: the first STAGES - 1 slices are on their way. A group is closed for every stage, an empty one where K
   //    has no such slice, so that counting groups is counting slices.
-  //    Where these few lie at an edge, none is worth a text of its own.
-#pragma unroll 1
+#pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (stage < slices) {
-      if (whole && stage < inner) {
 #pragma unroll
-        for (int part = 0; part < K_STEPS - 1; ++part) {
-          copy_part(stage, part);
-        }
-      } else {
-        copy_edge(stage, stage);
+      for (int part = 0; part < K_STEPS - 1; ++part) {
+        copy_part(stage, part);
       }
     }
     close_group();
@@ -462,70 +342,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
   //    not used: a condition around the loads would cost instructions in every slice.
   int read_stage = 0;
   int fill_stage = STAGES - 1;
-  //    A part of a slice at the end of K is copied out here, and blocks at an edge of D have a loop of their own:
-  //    within the loop of the others, the compiler would look at every copy of every slice. It ends where nothing is
-  //    left to copy, since that would be a branch between its products, and the next turn goes on in the first loop.
-  for (int slice = 0; slice < slices;) {
-    const int next = slice + STAGES - 1;
-    if (next >= inner && next < slices) {
-      copy_edge(fill_stage, next);
-    }
-    const int edge = max(next + 1, inner);  // the first one that is to come
-    const int until = edge < slices ? edge - (STAGES - 1) : slices;
-    const int until_here = whole || slice >= inner - (STAGES - 1) ? until : slice;
-    for (; slice < until_here; ++slice) {
-      const bool more = slice + STAGES - 1 < inner;
-      const int after = read_stage + 1 == STAGES ? 0 : read_stage + 1;
-      const int next_stage = slice + 1 < slices ? after : read_stage;
+  for (int slice = 0; slice < slices; ++slice) {
+    const bool more = slice + STAGES - 1 < slices;
+    const int after = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    const int next_stage = slice + 1 < slices ? after : read_stage;
 #pragma unroll
-      for (int k = 0; k < K_STEPS; ++k) {
-        if (k + 1 < K_STEPS) {
-          load_step(read_stage, k + 1);
-          if (more) {
-            copy_part(fill_stage, k);
-          }
-        } else {
-          close_group();
-          wait_groups<STAGES - 2>();
-          __syncthreads();
-          load_step(next_stage, 0);
+    for (int k = 0; k < K_STEPS; ++k) {
+      if (k + 1 < K_STEPS) {
+        load_step(read_stage, k + 1);
+        if (more) {
+          copy_part(fill_stage, k);
         }
+      } else {
+        close_group();
+        wait_groups<STAGES - 2>();
+        __syncthreads();
+        load_step(next_stage, 0);
+      }
 #pragma unroll
-        for (int i = 0; i < FRAGS_M; ++i) {
+      for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
-          for (int j = 0; j < FRAGS_N; ++j) {
-            wmma::mma_sync(acc[i][j], a[k % 2][i], b[k % 2][j], acc[i][j]);
-          }
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], a[k % 2][i], b[k % 2][j], acc[i][j]);
         }
       }
-      read_stage = next_stage;
-      fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
     }
-    const int until_edge = min(until, inner - (STAGES - 1));
-    for (; slice < until_edge; ++slice) {
-      const int next_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
-#pragma unroll
-      for (int k = 0; k < K_STEPS; ++k) {
-        if (k + 1 < K_STEPS) {
-          load_step(read_stage, k + 1);
-          copy_part_at_edge(fill_stage, k);
-        } else {
-          close_group();
-          wait_groups<STAGES - 2>();
-          __syncthreads();
-          load_step(next_stage, 0);
-        }
-#pragma unroll
-        for (int i = 0; i < FRAGS_M; ++i) {
-#pragma unroll
-          for (int j = 0; j < FRAGS_N; ++j) {
-            wmma::mma_sync(acc[i][j], a[k % 2][i], b[k % 2][j], acc[i][j]);
-          }
-        }
-      }
-      read_stage = next_stage;
-      fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
-    }
+    read_stage = next_stage;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
   }
 
   // 5. Epilogue: each warp's tiles of D pass through shared memory, one row of tiles at a time. Which lane holds which
@@ -535,9 +378,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
 
   //    Every store of a lane has the same columns, so what belongs to them is loaded once.
   const int own_col = warp_col + thread % 32 % D_ROW_VECTORS * ALIGN_D;
-  const Added bias_of_columns = part_of<Added>(bias_col + own_col, inside(0, 1, own_col, N, ALIGN_D));
-  const int d_rows = m_left - warp_m * WARP_M;  // what is left of D from this warp's tile on; negative behind it
-  const int d_cols = n_left - warp_n * WARP_N;
+  const Added bias_of_columns = *reinterpret_cast<const Added*>(bias_col + own_col);
   __syncthreads();  // every warp has read the last slice, which lay where the strips lie now
   float* strip = reinterpret_cast<float*>(shared) + warp * D_STRIP;
   const int lane = thread % 32;
@@ -553,7 +394,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
       const int strip_row = (lane + s * 32) / D_ROW_VECTORS;
       const int col = (lane + s * 32) % D_ROW_VECTORS * ALIGN_D;
       const int row = i * INST_M + strip_row;
-      const int count = inside(row, d_rows, col, d_cols, ALIGN_D);
       const Sums sums =
           *reinterpret_cast<const Sums*>(strip + col / INST_N * D_TILE + strip_row * LDS_D + col % INST_N);
       Outputs out;
@@ -561,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
       if (beta != 0) {  // else C is not read: what it holds, a NaN perhaps, does not count
 #pragma unroll
         for (int e = 0; e < ALIGN_D; ++e) {
-          if (e < count) c.of[e] = c_tile[static_cast<long long>(col + e) * ldc + row];
+          c.of[e] = c_tile[static_cast<long long>(col + e) * ldc + row];
         }
       }
 #pragma unroll
@@ -572,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_bf16
         value = value * normal_cdf(value);                                                        // gelu
         out.of[e] = __float2bfloat16(value);
       }
-      put_part(d_tile + static_cast<long long>(row) * ldd + col, out, count);
+      *reinterpret_cast<Outputs*>(d_tile + static_cast<long long>(row) * ldd + col) = out;
     }
     __syncwarp();  // the strip is read before the next row of tiles overwrites it
   }
@@ -639,9 +479,9 @@ wmmagen_status prepare() {
   if (prepared.load(std::memory_order_acquire) & flag) return WMMAGEN_OK;
 
   cudaFuncAttributes attributes;
-  error = cudaFuncGetAttributes(&attributes, wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel);
+  error = cudaFuncGetAttributes(&attributes, wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel);
   if (error != cudaSuccess) return told(error);
-  error = cudaFuncSetAttribute(wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  error = cudaFuncSetAttribute(wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (error == cudaErrorInvalidValue) {
     cudaGetLastError();
     return WMMAGEN_NO_SHARED_MEMORY;
@@ -654,7 +494,7 @@ wmmagen_status prepare() {
 }  // namespace
 
 // What a status means, in words.
-extern "C" const char* wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_status_text(wmmagen_status status) {
+extern "C" const char* wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_status_text(wmmagen_status status) {
   switch (status) {
     case WMMAGEN_OK:
       return "launched, or nothing to do";
@@ -677,12 +517,18 @@ extern "C" const char* wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated
 }
 
 // What the launcher would answer on the current device, as far as can be known before the launch.
-extern "C" wmmagen_status wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_supports(
+extern "C" wmmagen_status wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_supports(
     const void* A, const void* B, const void* C, const void* bias_col, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta) {
   // N800: sizes are not negative
   if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
-  // N805: the blocks fit into one grid
-  if (N != 0 && M / BLOCK_M + (M % BLOCK_M == 0 ? 0 : 1) > 2147483647 / (N == 0 ? 1 : N / BLOCK_N + (N % BLOCK_N == 0 ? 0 : 1))) return WMMAGEN_BAD_SIZE;
+  // N801: M is a multiple of BLOCK_M
+  if (M % BLOCK_M != 0) return WMMAGEN_BAD_SIZE;
+  // N802: N is a multiple of BLOCK_N
+  if (N % BLOCK_N != 0) return WMMAGEN_BAD_SIZE;
+  // N803: K is a multiple of BLOCK_K
+  if (K % BLOCK_K != 0) return WMMAGEN_BAD_SIZE;
+  // N804: the blocks fit into one grid
+  if (M / BLOCK_M > 2147483647 / (N >= BLOCK_N ? N / BLOCK_N : 1)) return WMMAGEN_BAD_SIZE;
   // L221: lda is a multiple of ALIGN_A elements
   if (lda % ALIGN_A != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L222: ldb is a multiple of ALIGN_B elements
@@ -732,21 +578,21 @@ extern "C" wmmagen_status wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predica
 
 // Starts D = A * B and its epilogue on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
 // contract is broken it says so and launches nothing; it prints nothing and ends nothing.
-extern "C" wmmagen_status wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1(
+extern "C" wmmagen_status wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1(
     const void* A, const void* B, const void* C, const void* bias_col, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, float alpha, float beta, cudaStream_t stream) {
-  const wmmagen_status status = wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_supports(A, B, C, bias_col, D, M, N, K, lda, ldb, ldc, ldd, alpha, beta);
+  const wmmagen_status status = wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_supports(A, B, C, bias_col, D, M, N, K, lda, ldb, ldc, ldd, alpha, beta);
   if (status != WMMAGEN_OK || M == 0 || N == 0) return status;
 
   cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3(static_cast<unsigned>((M / BLOCK_M + (M % BLOCK_M == 0 ? 0 : 1)) * (N / BLOCK_N + (N % BLOCK_N == 0 ? 0 : 1))));
+  launch.gridDim = dim3(static_cast<unsigned>(M / BLOCK_M * (N / BLOCK_N)));
   launch.blockDim = dim3(THREADS);
   launch.dynamicSmemBytes = SHARED_BYTES;
   launch.stream = stream;
   const auto start = [&] {
-    return cudaLaunchKernelEx(&launch, wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_predicated8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel,
+    return cudaLaunchKernelEx(&launch, wmma_gemm_bf16_f32_bf16_rccr_linearbiascolgelu_exact8__i16x16x16_w2x2_f2x2_k2_shared_cpasync3_p8x8x4_rows_fb2_resfrag_staged_mb1_linear_sk1_kernel,
                               static_cast<const __nv_bfloat16*>(A), static_cast<const __nv_bfloat16*>(B),
                               static_cast<const __nv_bfloat16*>(C), static_cast<const __nv_bfloat16*>(bias_col), static_cast<__nv_bfloat16*>(D),
-                              M, N, K, lda, ldb, ldc, ldd, alpha, beta);
+                              N, K, lda, ldb, ldc, ldd, alpha, beta);
   };
   cudaError_t error = start();
   if (error == cudaErrorInvalidValue) {

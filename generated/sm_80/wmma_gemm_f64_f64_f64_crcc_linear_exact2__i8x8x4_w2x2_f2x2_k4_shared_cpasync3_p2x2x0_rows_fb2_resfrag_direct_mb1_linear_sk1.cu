@@ -1,16 +1,16 @@
-// wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1
+// wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1
 //
-// D = A * B on tensor cores. A (M x K) and B (K x N) are u8, row-major and column-major;
-// D (M x N) is s32, row-major. Sums are s32.
+// D = alpha * A * B + beta * C on tensor cores. A (M x K) and B (K x N) are f64, column-major and row-major;
+// C and D (M x N) are f64, column-major. Sums are f64.
 //
-//   sizes     M, N, K: multiples of 64, 128, 32; lda, ldb, ldd: of 16, 16, 4
-//   block     64 x 128 of D, 32 of K at a time
-//   threads   128: 2 x 2 warps, each 32 x 64 of D
-//   shared    36864 bytes, 3 stages
-//   sums      64 registers of each thread
+//   sizes     M, N, K: multiples of 32, 32, 16; lda, ldb, ldc, ldd: of 2, 2, 2, 2
+//   block     32 x 32 of D, 16 of K at a time
+//   threads   128: 2 x 2 warps, each 16 x 16 of D
+//   shared    26112 bytes, 3 stages
+//   sums      16 registers of each thread
 //
-// Compile it by `nvcc -arch=sm_89 -c`, or for a later architecture. Made by
-// `wmmagen render wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1 --arch sm_89`.
+// Compile it by `nvcc -arch=sm_80 -c`, or for a later architecture. Made by
+// `wmmagen render wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1 --arch sm_80`.
 // SPDX-License-Identifier: 0BSD. No conditions: use it, change it, pass it on.
 
 #include <mma.h>
@@ -26,22 +26,22 @@ namespace {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int A_BITS = 8;      // bits of an element of A or B
-constexpr int D_BITS = 32;     // bits of an element of D
-constexpr int ALIGN_A = 16;    // A's pointer and lda are multiples of so many elements
-constexpr int ALIGN_B = 16;    // the same of B and ldb
-constexpr int ALIGN_D = 4;     // the same of D and ldd
-constexpr int INST_M = 16;     // one matrix instruction: rows of D
-constexpr int INST_N = 16;     // columns of D
-constexpr int INST_K = 16;     // products that it sums
+constexpr int A_BITS = 64;     // bits of an element of A or B
+constexpr int D_BITS = 64;     // bits of an element of D
+constexpr int ALIGN_A = 2;     // A's pointer and lda are multiples of so many elements
+constexpr int ALIGN_B = 2;     // the same of B and ldb
+constexpr int ALIGN_D = 2;     // the same of D and ldd
+constexpr int INST_M = 8;      // one matrix instruction: rows of D
+constexpr int INST_N = 8;      // columns of D
+constexpr int INST_K = 4;      // products that it sums
 constexpr int WARPS_M = 2;     // warps of a block, down
 constexpr int WARPS_N = 2;     // and across
 constexpr int FRAGS_M = 2;     // accumulator fragments of a warp, down
-constexpr int FRAGS_N = 4;     // and across
-constexpr int K_STEPS = 2;     // instructions along K in one slice
+constexpr int FRAGS_N = 2;     // and across
+constexpr int K_STEPS = 4;     // instructions along K in one slice
 constexpr int STAGES = 3;      // slices in shared memory at a time
-constexpr int PAD_A = 16;      // extra elements on a staged row of A
-constexpr int PAD_B = 16;      // and of B
+constexpr int PAD_A = 2;       // extra elements on a staged row of A
+constexpr int PAD_B = 2;       // and of B
 constexpr int MIN_BLOCKS = 1;  // blocks that a multiprocessor is to hold at a time, which limits registers
 
 constexpr int WARP_M = FRAGS_M * INST_M;         // the tile of D of one warp: rows
@@ -51,26 +51,20 @@ constexpr int BLOCK_N = WARPS_N * WARP_N;        // and columns
 constexpr int BLOCK_K = K_STEPS * INST_K;        // one slice of K
 constexpr int THREADS = WARPS_M * WARPS_N * 32;  // threads of a block
 constexpr int VECTOR = 128 / A_BITS;             // elements of A or B in 16 bytes
-constexpr int A_TILE_ROWS = INST_M;              // rows of an instruction tile of A as it lies
-constexpr int A_TILE_COLS = INST_K;              // elements in a row of an instruction tile of A
-constexpr int B_TILE_ROWS = INST_N;              // rows of an instruction tile of B as it lies
-constexpr int B_TILE_COLS = INST_K;              // elements in a row of an instruction tile of B
-constexpr int D_TILE_COLS = INST_N;              // elements in a row of an instruction tile of D
+constexpr int D_TILE_COLS = INST_M;              // elements in a column of an instruction tile of D
 
-constexpr int A_ROWS = BLOCK_M;                             // the slice of A as it lies: rows
-constexpr int A_COLS = BLOCK_K;                             // elements in a row of it
-constexpr int B_ROWS = BLOCK_N;                             // the slice of B as it lies: rows
-constexpr int B_COLS = BLOCK_K;                             // elements in a row of it
-constexpr int LDS_A = A_TILE_COLS + PAD_A;                  // leading dimension of A in shared memory
-constexpr int LDS_B = B_TILE_COLS + PAD_B;                  // and of B
-constexpr int A_TILE = A_TILE_ROWS * LDS_A;                 // elements of a staged tile of A
-constexpr int B_TILE = B_TILE_ROWS * LDS_B;                 // elements of a staged tile of B
-constexpr int A_STEP_M = K_STEPS * A_TILE;                  // from one staged tile of A to the next on M
-constexpr int A_STEP_K = A_TILE;                            // and on K
-constexpr int B_STEP_N = K_STEPS * B_TILE;                  // from one staged tile of B to the next on N
-constexpr int B_STEP_K = B_TILE;                            // and on K
-constexpr int A_STAGE = WARPS_M * FRAGS_M * A_STEP_M;       // elements of A in one stage
-constexpr int B_STAGE = WARPS_N * FRAGS_N * B_STEP_N;       // and of B
+constexpr int A_ROWS = BLOCK_K;                             // the slice of A as it lies: rows
+constexpr int A_COLS = BLOCK_M;                             // elements in a row of it
+constexpr int B_ROWS = BLOCK_K;                             // the slice of B as it lies: rows
+constexpr int B_COLS = BLOCK_N;                             // elements in a row of it
+constexpr int LDS_A = A_COLS + PAD_A;                       // leading dimension of A in shared memory
+constexpr int LDS_B = B_COLS + PAD_B;                       // and of B
+constexpr int A_STEP_M = INST_M;                            // from one staged tile of A to the next on M
+constexpr int A_STEP_K = INST_K * LDS_A;                    // and on K
+constexpr int B_STEP_N = INST_N;                            // from one staged tile of B to the next on N
+constexpr int B_STEP_K = INST_K * LDS_B;                    // and on K
+constexpr int A_STAGE = A_ROWS * LDS_A;                     // elements of A in one stage
+constexpr int B_STAGE = B_ROWS * LDS_B;                     // and of B
 constexpr int B_BASE = STAGES * A_STAGE;                    // where the stages of B begin, in elements
 constexpr int A_ROW_VECTORS = A_COLS / ALIGN_A;             // copies that make a row of A's slice
 constexpr int B_ROW_VECTORS = B_COLS / ALIGN_B;             // and of B's
@@ -82,10 +76,8 @@ constexpr int B_COPIES = B_ROWS * B_ROW_VECTORS / THREADS;  // and of B
 constexpr int SHARED_BYTES = STAGES * (A_STAGE + B_STAGE) * A_BITS / 8;  // dynamic shared memory of a block
 
 // What the numbers must obey, whoever changes them. The ids are those of `wmmagen rules`.
-static_assert((INST_M == 16 && INST_N == 16 && INST_K == 16) ||
-                  (INST_M == 32 && INST_N == 8 && INST_K == 16) ||
-                  (INST_M == 8 && INST_N == 32 && INST_K == 16),
-              "T101 instruction-shape: the instruction has a shape that the hardware has");
+static_assert(INST_M == 8 && INST_N == 8 && INST_K == 4,
+              "T103 instruction-shape: the instruction has a shape that the hardware has");
 static_assert(LDS_A % VECTOR == 0,
               "L201 staged-ldm-a: the leading dimension of the staged A is a multiple of 16 bytes");
 static_assert(LDS_B % VECTOR == 0,
@@ -115,13 +107,14 @@ static_assert(ALIGN_B * A_BITS >= 32, "C552 cpasync-width-b: cp.async copies at 
 static_assert(ALIGN_D * D_BITS == 128, "X611 stored-alignment-d: align_d is exactly 16 bytes");
 #ifdef __CUDA_ARCH__  // the host pass has no architecture
 constexpr int SM = __CUDA_ARCH__ / 10;
+static_assert(SM >= 80, "T131 type-needs-architecture: operands of this type need sm_80");
 static_assert(SM >= 80, "C501 cpasync-needs-architecture: cp.async needs sm_80");
 #endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 890
-constexpr int MAX_SHARED_BYTES = 101376;             // shared memory that a block can ask for
-constexpr int MULTIPROCESSOR_THREADS = 1536;         // threads that a multiprocessor holds at a time
-constexpr int MULTIPROCESSOR_BLOCKS = 24;            // and blocks
-constexpr int MULTIPROCESSOR_SHARED_BYTES = 102400;  // its shared memory, for all of them
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+constexpr int MAX_SHARED_BYTES = 166912;             // shared memory that a block can ask for
+constexpr int MULTIPROCESSOR_THREADS = 2048;         // threads that a multiprocessor holds at a time
+constexpr int MULTIPROCESSOR_BLOCKS = 32;            // and blocks
+constexpr int MULTIPROCESSOR_SHARED_BYTES = 167936;  // its shared memory, for all of them
 constexpr int RESERVED_SHARED_BYTES = 1024;          // what the system takes of it for each
 static_assert(SHARED_BYTES <= MAX_SHARED_BYTES,
               "R402 shared-memory-per-block: what is staged fits into the shared memory of a block");
@@ -135,26 +128,71 @@ static_assert(MIN_BLOCKS == 1 ||
               "R405 resident-shared-memory: a multiprocessor can hold the blocks that the launch bounds name");
 #endif
 
-using FragmentA = wmma::fragment<wmma::matrix_a, INST_M, INST_N, INST_K, unsigned char, wmma::row_major>;
-using FragmentB = wmma::fragment<wmma::matrix_b, INST_M, INST_N, INST_K, unsigned char, wmma::col_major>;
-using Accumulator = wmma::fragment<wmma::accumulator, INST_M, INST_N, INST_K, int>;
+// D is column-major. A lane holds neighbours of a row of what an instruction computes, so that is a tile of D^T, whose
+// rows are columns of D: B^T is the first operand, A^T the second. In memory the transpose of a tile is the tile in
+// the other order. All other text speaks of A, B and D as they are.
+using FragmentA = wmma::fragment<wmma::matrix_b, INST_N, INST_M, INST_K, double, wmma::row_major>;
+using FragmentB = wmma::fragment<wmma::matrix_a, INST_N, INST_M, INST_K, double, wmma::col_major>;
+using Accumulator = wmma::fragment<wmma::accumulator, INST_N, INST_M, INST_K, double>;
+
+// What the text below is written for, beside what the rules ask of all texts.
+static_assert(INST_M == 8 && INST_N == 8 && INST_K == 4, "fragments are those of m8n8k4");
+
+// Fragments of A and B from shared memory, by the instruction that wmma::load_matrix_sync stands for: with the call the
+// compiler loses sight of which memory is meant, and makes generic loads. The registers of the instruction are the
+// storage of the fragment, in their order, as they are for the call.
+__device__ __forceinline__ void load_fragment(FragmentA& fragment, const double* tile, int ld) {
+  double held[1];
+  static_assert(sizeof(held) == sizeof(fragment.x), "the registers are the storage");
+  asm volatile("wmma.load.b.sync.aligned.row.m8n8k4.shared.f64 {%0}, [%1], %2;"
+               : "=d"(held[0])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(tile))), "r"(ld)
+               : "memory");
+  memcpy(fragment.x, held, sizeof(held));
+}
+
+__device__ __forceinline__ void load_fragment(FragmentB& fragment, const double* tile, int ld) {
+  double held[1];
+  static_assert(sizeof(held) == sizeof(fragment.x), "the registers are the storage");
+  asm volatile("wmma.load.a.sync.aligned.col.m8n8k4.shared.f64 {%0}, [%1], %2;"
+               : "=d"(held[0])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(tile))), "r"(ld)
+               : "memory");
+  memcpy(fragment.x, held, sizeof(held));
+}
+
+// Tiles of sums in memory, by the instructions that the calls of nvcuda::wmma stand for, with which the compiler
+// loses sight of which memory is meant. The registers are the storage of the fragment, in their order.
+__device__ __forceinline__ void load_tile(Accumulator& fragment, const double* tile, int ld) {
+  asm volatile("wmma.load.c.sync.aligned.row.m8n8k4.global.f64 {%0, %1}, [%2], %3;"
+               : "=d"(fragment.x[0]), "=d"(fragment.x[1])
+               : "l"(tile), "r"(ld)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_tile(double* tile, const Accumulator& fragment, int ld) {
+  static_assert(Accumulator::num_storage_elements == 2, "the registers are the storage");
+  asm volatile("wmma.store.d.sync.aligned.row.m8n8k4.global.f64 [%2], {%0, %1}, %3;"
+               :
+               : "d"(fragment.x[0]), "d"(fragment.x[1]),
+                 "l"(tile), "r"(ld)
+               : "memory");
+}
 
 // What the text below is written for, beside what the rules ask of all texts.
 static_assert(ALIGN_A * A_BITS / 8 == 16, "a copy of A is 16 bytes");
 static_assert(ALIGN_B * A_BITS / 8 == 16, "a copy of B is 16 bytes");
 static_assert(THREADS % A_ROW_VECTORS == 0, "a thread's copies of A lie in one column");
-static_assert(A_ROW_STEP % A_TILE_ROWS == 0 || A_TILE_ROWS % A_ROW_STEP == 0, "and at equal distances in tiles");
 static_assert(THREADS % B_ROW_VECTORS == 0, "a thread's copies of B lie in one column");
-static_assert(B_ROW_STEP % B_TILE_ROWS == 0 || B_TILE_ROWS % B_ROW_STEP == 0, "and at equal distances in tiles");
 static_assert(K_STEPS % 2 == 0, "the first step of every slice is held in the same one of the two sets of fragments");
 
 // The address of a place in shared memory as cp.async takes it, in bytes within that memory.
-__device__ __forceinline__ unsigned shared_address(const unsigned char* place) {
+__device__ __forceinline__ unsigned shared_address(const double* place) {
   return static_cast<unsigned>(__cvta_generic_to_shared(place));
 }
 
 // Starts a copy of 16 bytes to shared memory that goes past the registers and the first cache.
-__device__ __forceinline__ void copy_16(unsigned to, const unsigned char* from) {
+__device__ __forceinline__ void copy_16(unsigned to, const double* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
@@ -169,9 +207,9 @@ __device__ __forceinline__ void wait_groups() {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_kernel(
-    const unsigned char* __restrict__ A, const unsigned char* __restrict__ B, int* __restrict__ D,
-    int N, int K, int lda, int ldb, int ldd) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_kernel(
+    const double* __restrict__ A, const double* __restrict__ B, const double* C, double* D,
+    int N, int K, int lda, int ldb, int ldc, int ldd, double alpha, double beta) {
   // 1. Place: which tile of D this block and this warp compute.
   //    Blocks are numbered in one dimension, along the rows of D, because a grid's other dimensions end at 65,535.
   const int block = static_cast<int>(blockIdx.x);
@@ -184,8 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s
   const int warp_n = warp % WARPS_N;
   const int warp_row = block_row + warp_m * WARP_M;
   const int warp_col = block_col + warp_n * WARP_N;
-  int* d_tile = D + static_cast<long long>(warp_row) * ldd + warp_col;  // offsets can pass 2^31
-  const int slices = K / BLOCK_K;
+  double* d_tile = D + static_cast<long long>(warp_col) * ldd + warp_row;  // offsets can pass 2^31
+  // Where alpha is 0, no product counts, and neither A nor B is read: they may be null, or hold a NaN.
+  const int slices = alpha == 0 ? 0 : K / BLOCK_K;
 
   // 2. Accumulators: the warp's tile of D stays in registers from the first slice of K to the last.
   Accumulator acc[FRAGS_M][FRAGS_N];
@@ -193,33 +232,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
     for (int j = 0; j < FRAGS_N; ++j) {
-      wmma::fill_fragment(acc[i][j], 0);
+      wmma::fill_fragment(acc[i][j], 0.0);
     }
   }
 
   // 3. Staging. In every slice a thread makes the same A_COPIES and B_COPIES copies, so their places are worked out
   //    once: `*_from` walks along K in global memory, `*_to` is the address within the first stage.
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(128) double shared[];
+  const long long a_slice = static_cast<long long>(BLOCK_K) * lda;
+  const long long b_slice = static_cast<long long>(BLOCK_K) * ldb;
 
   // Its copies of A lie in one column, A_ROW_STEP rows apart, so the place of the first one tells the others.
   const int a_row = thread / A_ROW_VECTORS;
   const int a_col = thread % A_ROW_VECTORS * ALIGN_A;
-  const unsigned char* a_from = A + static_cast<long long>(block_row + a_row) * lda + a_col;
+  const double* a_from = A + static_cast<long long>(a_row) * lda + block_row + a_col;
   const long long a_step = static_cast<long long>(A_ROW_STEP) * lda;
-  const auto a_down = [](int rows) { return rows / A_TILE_ROWS * A_STEP_M + rows % A_TILE_ROWS * LDS_A; };
-  // Instruction tiles lie one after the other, so that each begins on 256 bits, however narrow its rows are.
-  const unsigned a_to = shared_address(shared + a_row / A_TILE_ROWS * A_STEP_M + a_row % A_TILE_ROWS * LDS_A +
-                                       a_col / A_TILE_COLS * A_STEP_K + a_col % A_TILE_COLS);
+  const unsigned a_to = shared_address(shared + a_row * LDS_A + a_col);
 
   // Its copies of B lie in one column, B_ROW_STEP rows apart, so the place of the first one tells the others.
   const int b_row = thread / B_ROW_VECTORS;
   const int b_col = thread % B_ROW_VECTORS * ALIGN_B;
-  const unsigned char* b_from = B + static_cast<long long>(block_col + b_row) * ldb + b_col;
+  const double* b_from = B + static_cast<long long>(b_row) * ldb + block_col + b_col;
   const long long b_step = static_cast<long long>(B_ROW_STEP) * ldb;
-  const auto b_down = [](int rows) { return rows / B_TILE_ROWS * B_STEP_N + rows % B_TILE_ROWS * LDS_B; };
-  // Instruction tiles lie one after the other, so that each begins on 256 bits, however narrow its rows are.
-  const unsigned b_to = shared_address(shared + B_BASE + b_row / B_TILE_ROWS * B_STEP_N + b_row % B_TILE_ROWS * LDS_B +
-                                       b_col / B_TILE_COLS * B_STEP_K + b_col % B_TILE_COLS);
+  const unsigned b_to = shared_address(shared + B_BASE + b_row * LDS_B + b_col);
 
   // Starts a part of the copies of the next slice into a stage: one part beside the products of each step of K but the
   // last, before which their group is closed. Copies that come all at once keep the loads of fragments waiting.
@@ -227,18 +262,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s
 #pragma unroll
     for (int i = 0; i < A_COPIES; ++i) {
       if (i * (K_STEPS - 1) / A_COPIES == part) {
-        copy_16(a_to + (stage * A_STAGE + a_down(i * A_ROW_STEP)) * A_BITS / 8, a_from + i * a_step);
+        copy_16(a_to + (stage * A_STAGE + i * A_ROW_STEP * LDS_A) * A_BITS / 8, a_from + i * a_step);
       }
     }
 #pragma unroll
     for (int i = 0; i < B_COPIES; ++i) {
       if (i * (K_STEPS - 1) / B_COPIES == part) {
-        copy_16(b_to + (stage * B_STAGE + b_down(i * B_ROW_STEP)) * A_BITS / 8, b_from + i * b_step);
+        copy_16(b_to + (stage * B_STAGE + i * B_ROW_STEP * LDS_B) * A_BITS / 8, b_from + i * b_step);
       }
     }
     if (part + 2 == K_STEPS) {
-      a_from += BLOCK_K;
-      b_from += BLOCK_K;
+      a_from += a_slice;
+      b_from += b_slice;
     }
   };
 
@@ -248,15 +283,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s
   FragmentA a[2][FRAGS_M];
   FragmentB b[2][FRAGS_N];
   const auto load_step = [&](int stage, int k) {
-    const unsigned char* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
-    const unsigned char* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
+    const double* a_tile = shared + stage * A_STAGE + warp_m * FRAGS_M * A_STEP_M;
+    const double* b_tile = shared + B_BASE + stage * B_STAGE + warp_n * FRAGS_N * B_STEP_N;
 #pragma unroll
     for (int i = 0; i < FRAGS_M; ++i) {
-      wmma::load_matrix_sync(a[k % 2][i], a_tile + i * A_STEP_M + k * A_STEP_K, LDS_A);
+      load_fragment(a[k % 2][i], a_tile + i * A_STEP_M + k * A_STEP_K, LDS_A);
     }
 #pragma unroll
     for (int j = 0; j < FRAGS_N; ++j) {
-      wmma::load_matrix_sync(b[k % 2][j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
+      load_fragment(b[k % 2][j], b_tile + j * B_STEP_N + k * B_STEP_K, LDS_B);
     }
   };
 
@@ -305,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s
       for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
         for (int j = 0; j < FRAGS_N; ++j) {
-          wmma::mma_sync(acc[i][j], a[k % 2][i], b[k % 2][j], acc[i][j]);
+          wmma::mma_sync(acc[i][j], b[k % 2][j], a[k % 2][i], acc[i][j]);
         }
       }
     }
@@ -314,12 +349,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_u8_s
   }
 
   // 5. Epilogue: every warp stores its own tile.
+  //    C may be D: the lane that writes an element of D reads the one of C before.
+  const double* c_tile = C + static_cast<long long>(warp_col) * ldc + warp_row;
 #pragma unroll
   for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
     for (int j = 0; j < FRAGS_N; ++j) {
-      wmma::store_matrix_sync(d_tile + static_cast<long long>(i * INST_M) * ldd + j * INST_N, acc[i][j], ldd,
-                              wmma::mem_row_major);
+      if (beta == 0) {  // C is not read: what it holds, a NaN perhaps, does not count
+#pragma unroll
+        for (int e = 0; e < Accumulator::num_elements; ++e) {
+          acc[i][j].x[e] = alpha * acc[i][j].x[e];
+        }
+      } else {
+        // Two fragments of one type, shape and use hold the same place of D in the same element.
+        Accumulator c;
+        load_tile(c, c_tile + static_cast<long long>(j * INST_N) * ldc + i * INST_M, ldc);
+#pragma unroll
+        for (int e = 0; e < Accumulator::num_elements; ++e) {
+          acc[i][j].x[e] = alpha * acc[i][j].x[e] + beta * c.x[e];
+        }
+      }
+      store_tile(d_tile + static_cast<long long>(j * INST_N) * ldd + i * INST_M, acc[i][j], ldd);
     }
   }
 }
@@ -385,9 +435,9 @@ wmmagen_status prepare() {
   if (prepared.load(std::memory_order_acquire) & flag) return WMMAGEN_OK;
 
   cudaFuncAttributes attributes;
-  error = cudaFuncGetAttributes(&attributes, wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_kernel);
+  error = cudaFuncGetAttributes(&attributes, wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_kernel);
   if (error != cudaSuccess) return told(error);
-  error = cudaFuncSetAttribute(wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  error = cudaFuncSetAttribute(wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (error == cudaErrorInvalidValue) {
     cudaGetLastError();
     return WMMAGEN_NO_SHARED_MEMORY;
@@ -400,7 +450,7 @@ wmmagen_status prepare() {
 }  // namespace
 
 // What a status means, in words.
-extern "C" const char* wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_status_text(wmmagen_status status) {
+extern "C" const char* wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_status_text(wmmagen_status status) {
   switch (status) {
     case WMMAGEN_OK:
       return "launched, or nothing to do";
@@ -423,8 +473,8 @@ extern "C" const char* wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2
 }
 
 // What the launcher would answer on the current device, as far as can be known before the launch.
-extern "C" wmmagen_status wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_supports(
-    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd) {
+extern "C" wmmagen_status wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_supports(
+    const void* A, const void* B, const void* C, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, double alpha, double beta) {
   // N800: sizes are not negative
   if (M < 0 || N < 0 || K < 0) return WMMAGEN_BAD_SIZE;
   // N801: M is a multiple of BLOCK_M
@@ -441,18 +491,23 @@ extern "C" wmmagen_status wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w
   if (ldb % ALIGN_B != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L223: ldd is a multiple of ALIGN_D elements
   if (ldd % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L224: ldc is a multiple of ALIGN_D elements
+  if (beta != 0 && ldc % ALIGN_D != 0) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L241: lda is at least the extent of a row of A
-  if (lda < K) return WMMAGEN_BAD_LEADING_DIMENSION;
+  if (lda < M) return WMMAGEN_BAD_LEADING_DIMENSION;
   // L242: ldb is at least the extent of a row of B
-  if (ldb < K) return WMMAGEN_BAD_LEADING_DIMENSION;
-  // L243: ldd is at least the N columns of D
-  if (ldd < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  if (ldb < N) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L247: ldd is at least the M rows of D
+  if (ldd < M) return WMMAGEN_BAD_LEADING_DIMENSION;
+  // L248: ldc is at least the M rows of C
+  if (beta != 0 && ldc < M) return WMMAGEN_BAD_LEADING_DIMENSION;
 
   // Without M or N, D has no element.
   if (M == 0 || N == 0) return WMMAGEN_OK;
 
   const std::size_t A_address = reinterpret_cast<std::size_t>(A);
   const std::size_t B_address = reinterpret_cast<std::size_t>(B);
+  const std::size_t C_address = reinterpret_cast<std::size_t>(C);
   const std::size_t D_address = reinterpret_cast<std::size_t>(D);
   // P321: A is aligned to ALIGN_A elements
   if (A_address % (ALIGN_A * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
@@ -460,17 +515,21 @@ extern "C" wmmagen_status wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w
   if (B_address % (ALIGN_B * A_BITS / 8) != 0) return WMMAGEN_BAD_POINTER;
   // P325: D is aligned to 32 bytes
   if (D_address % 32 != 0) return WMMAGEN_BAD_POINTER;
+  // P332: C is aligned to 32 bytes
+  if (beta != 0 && C_address % 32 != 0) return WMMAGEN_BAD_POINTER;
   // P326: a matrix that is read or written is not null
-  if (D_address == 0 || (K != 0 && (A_address == 0 || B_address == 0))) return WMMAGEN_BAD_POINTER;
+  if (D_address == 0 || (K != 0 && alpha != 0 && (A_address == 0 || B_address == 0)) || (beta != 0 && C_address == 0)) return WMMAGEN_BAD_POINTER;
+  // P327: a C that is D has D's leading dimension
+  if (beta != 0 && C_address == D_address && ldc != ldd) return WMMAGEN_BAD_POINTER;
 
   return prepare();
 }
 
-// Starts D = A * B on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
+// Starts D = alpha * A * B + beta * C on `stream`. Pointers are device pointers; sizes and leading dimensions are in elements. Where the
 // contract is broken it says so and launches nothing; it prints nothing and ends nothing.
-extern "C" wmmagen_status wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1(
-    const void* A, const void* B, void* D, int M, int N, int K, int lda, int ldb, int ldd, cudaStream_t stream) {
-  const wmmagen_status status = wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_supports(A, B, D, M, N, K, lda, ldb, ldd);
+extern "C" wmmagen_status wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1(
+    const void* A, const void* B, const void* C, void* D, int M, int N, int K, int lda, int ldb, int ldc, int ldd, double alpha, double beta, cudaStream_t stream) {
+  const wmmagen_status status = wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_supports(A, B, C, D, M, N, K, lda, ldb, ldc, ldd, alpha, beta);
   if (status != WMMAGEN_OK || M == 0 || N == 0) return status;
 
   cudaLaunchConfig_t launch = {};
@@ -479,9 +538,10 @@ extern "C" wmmagen_status wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w
   launch.dynamicSmemBytes = SHARED_BYTES;
   launch.stream = stream;
   const auto start = [&] {
-    return cudaLaunchKernelEx(&launch, wmma_gemm_u8_s32_s32_rc_none_exact16x16x4__i16x16x16_w2x2_f2x4_k2_shared_cpasync3_p16x16x0_tiles_fb2_resfrag_direct_mb1_linear_sk1_kernel,
-                              static_cast<const unsigned char*>(A), static_cast<const unsigned char*>(B),
-                              static_cast<int*>(D), N, K, lda, ldb, ldd);
+    return cudaLaunchKernelEx(&launch, wmma_gemm_f64_f64_f64_crcc_linear_exact2__i8x8x4_w2x2_f2x2_k4_shared_cpasync3_p2x2x0_rows_fb2_resfrag_direct_mb1_linear_sk1_kernel,
+                              static_cast<const double*>(A), static_cast<const double*>(B),
+                              static_cast<const double*>(C), static_cast<double*>(D),
+                              N, K, lda, ldb, ldc, ldd, alpha, beta);
   };
   cudaError_t error = start();
   if (error == cudaErrorInvalidValue) {
