@@ -88,7 +88,7 @@ def own(binary: Binary, entry: str) -> Binary:
 
 
 def table() -> str:
-    """A row for each kernel, in their order: its types and shapes, and the keys that are not those of a plain kernel."""
+    """A row for each kernel, in their order: its types and shapes, and the keys that a plain kernel has otherwise."""
     rows = "".join(f"{_row(name)}\n" for name in NAMES)
     return f"{HEAD}\n{'|---' * (HEAD.count('|') - 1)}|\n{rows}"
 

@@ -944,9 +944,7 @@ def emit(
     else:
         target = _arch(arch)
         kernel = _legal(str(text), target, strict_isa=False)
-    texts = emission.prepared(
-        kernel, target, to, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite
-    )
+    texts = emission.prepared(kernel, target, to, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite)
     report = gate.look(kernel, target)
     if not with_defects:
         gate.demand(kernel, report)

@@ -348,7 +348,8 @@ def _nvdisasm() -> Finding:
         path = sass.locate()
         title = sass.title(path)
     except (MissingPiece, DisassemblyError) as error:
-        return _absent(name, error, "it reads machine code, for the lint of `wmmagen compile`, `emit` and `sweep`", needed=False)
+        adds = "it reads machine code, for the lint of `wmmagen compile`, `emit` and `sweep`"
+        return _absent(name, error, adds, needed=False)
     version = title.removeprefix("nvdisasm ")
     major, minor = version.split(".")
     return _not_older(name, _joined(version, str(path)), (int(major), int(minor)), sass.INSTALL)

@@ -104,9 +104,7 @@ def emit(
         NotGeneratedYet: no template makes ``config``, or it cannot be called on padded copies.
         RequestError: a file of other content is in the way, or the folder cannot be written. Nothing was changed.
     """
-    texts = prepared(
-        config, arch, folder, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite
-    )
+    texts = prepared(config, arch, folder, symbol=symbol, evidence=evidence, padded=padded, overwrite=overwrite)
     return write_all(texts)
 
 

@@ -1,4 +1,4 @@
-"""What is handed over was looked at first: the lint of its machine code, before files are written and beside a winner."""
+"""What is handed over is looked at first: the lint of its machine code, before files are written, beside a winner."""
 
 from __future__ import annotations
 

@@ -137,12 +137,14 @@ def test_a_winner_with_defects_is_told_of_and_handed_over_when_asked_for(
     # What the compiler tells is told without a disassembler, and that there is none.
     monkeypatch.setattr(sass, "locate", absent)
     best = document(say, "sweep", *SWEEP)["best"]
-    assert ["spilled" in defect for defect in best["lint"]] == [True] and best["lint_undone"] == "it is not here: get it"
+    assert ["spilled" in defect for defect in best["lint"]] == [True]
+    assert best["lint_undone"] == "it is not here: get it"
     assert "\n  lint             not done: it is not here: get it\nNext: " in say(*SWEEP)
 
 
 def test_the_proof_tells_what_has_a_defect_or_was_not_looked_at() -> None:
     winner = prove_lint.known_winners()[0]
     for report in (Report(("a defect",), None, ""), Report((), None, "it is not here")):
-        assert prove_lint.wrong(report) and prove_lint.line(winner, report).startswith("WRONG sm_90 winner at 256x256x256 ")
+        assert prove_lint.wrong(report)
+        assert prove_lint.line(winner, report).startswith("WRONG sm_90 winner at 256x256x256 ")
     assert prove_lint.line(winner, Report((), None, "")).startswith("ok    sm_90 winner at 256x256x256 ")

@@ -1,8 +1,8 @@
 """The committed kernels under nvcc 13, which their users build them with: host part, device part, and no warning.
 
-Most of nvcc's time goes into the headers. So the texts are built together, those of an architecture in one unit, each in
-a namespace of its own, and what a file includes is proved by a unit of files that include the same, or by a build of one
-file alone.
+Most of nvcc's time goes into the headers. So the texts are built together, those of an architecture in one unit, each
+in a namespace of its own, and what a file includes is proved by a unit of files that include the same, or by a build of
+one file alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ FILES = [shipped.file_of(name) for name in shipped.NAMES]
 ARCHS = sorted({file.parent.name for file in FILES})
 #: What the kernels of each architecture include, and one kernel for each list that is not all that one of these does.
 OF_ARCHS = [{headers(f.read_text(encoding="utf-8")) for f in FILES if f.parent.name == arch} for arch in ARCHS]
-LISTS = {
-    included: file
-    for file in FILES
-    if {included := headers(file.read_text(encoding="utf-8"))} not in OF_ARCHS
-}
+LISTS = {included: file for file in FILES if {included := headers(file.read_text(encoding="utf-8"))} not in OF_ARCHS}
 
 
 def builds(file: Path, arch: str, kernels: list[Path], target: Path) -> None:
