@@ -20,6 +20,7 @@ from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, T
 from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Reduction, Residue, Store
 from wmmagen.config import name as name_of
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
@@ -257,11 +258,13 @@ def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -
 
 
 _Made = TypeVar("_Made")
+_FORGET: list[Callable[[], None]] = []
 
 
 def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
     """``make``, a function of a problem first, with what it made last kept: the large apart from the small."""
     small, large = lru_cache(_CASES_KEPT)(make), lru_cache(_LARGE_CASES_KEPT)(make)
+    _FORGET.extend((small.cache_clear, large.cache_clear))
 
     @wraps(make)
     def kept(problem: Problem, *arguments: Any) -> _Made:
@@ -270,6 +273,12 @@ def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
         return (large if elements >= _LARGE_ELEMENTS else small)(problem, *arguments)
 
     return kept
+
+
+def forget_cases() -> None:
+    """Give back the memory of the problems that were checked last; two large ones may hold gigabytes."""
+    for forget in _FORGET:
+        forget()
 
 
 def exact_case(
@@ -569,10 +578,10 @@ def validate(
 def overflowing(config: KernelConfig) -> Problem | None:
     """The shortest problem of one block on which the largest products leave the accumulator; None where none do.
 
-    Where D is scaled, its rounding would hide what the sums became.
+    Behind an epilogue there is none: it rounds, which is proved for sums that f32 counts, and hides what others became.
     """
     o, known = config.operation, derive.values(config)
-    if not o.acc.integer or o.scaled:
+    if not o.acc.integer or o.epilogue != Epilogue.NONE:
         return None
     most = reference.largest_product(o)
     slices = -(-(o.acc.exact_limit + 1) // (most * known["BLOCK_K"]))

@@ -115,7 +115,7 @@ class Row:
         return self.number("STAGES") * (m * (k + 8) + k * (n + 8)) * 2
 
 
-def _maps(words: str, beside: str = WIDE, *, persistent: bool = True, **numbers: int | str) -> Row:
+def _maps(words: str, beside: str = WIDE, *, persistent: bool = True, **numbers: Any) -> Row:
     return Row(f"tensor maps, {words}", "tensor_maps", numbers, beside, persistent)
 
 
@@ -124,8 +124,8 @@ def _copies(words: str, beside: str = WIDE, *, persistent: bool = True, bound: b
 
 
 #: As the memory model has it between blocks of a cluster; what the prototypes of clusters were first measured with.
-_STRICT = {"RELEASE": '".release.cluster"'}
-_STRICT_BOTH = {**_STRICT, "ACQUIRE": '".acquire.cluster"'}
+_STRICT: dict[str, Any] = {"RELEASE": '".release.cluster"'}
+_STRICT_BOTH: dict[str, Any] = {**_STRICT, "ACQUIRE": '".acquire.cluster"'}
 _PAIR = {"CLUSTER_N": 2, "PANEL": 4}
 
 ROWS = (
@@ -398,7 +398,7 @@ def text_of(found: Sequence[Found], sizes: Sequence[str], device: DeviceInfo, co
     ]
     for data in DATA:
         lines += ["", f"On {data}:" if data == "integers" else f"On {data} data:", *table(found, sizes, data)]
-    beside = {row.beside: [] for row in ROWS}
+    beside: dict[str, list[str]] = {row.beside: [] for row in ROWS}
     for row in ROWS:
         beside[row.beside].append(row.words)
     lines += ["", "The tool's kernels:"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from wmmagen import emit
+from wmmagen.arch import Arch
 from wmmagen.backends import gpu
 from wmmagen.errors import WmmagenError
 
@@ -32,6 +33,12 @@ def last_line(folder: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     said = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     return said[0] if done.returncode == 0 else f"{said[0]} (exit status {done.returncode})"
+
+
+def answer(folder: Path, arch: Arch, program: str, *sources: str) -> str:
+    """The last line of a program that nvcc builds of files in ``folder``; that of nvcc where it does not build."""
+    refused = last_line(folder, "nvcc", f"-arch={arch}", "-O2", "-I.", "-o", program, *sources)
+    return refused or last_line(folder, f"./{program}")
 
 
 def recorded(record: Path, device: str, parts: Iterable[tuple[bool, str]]) -> int:

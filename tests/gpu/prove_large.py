@@ -109,7 +109,7 @@ def main() -> int:
             except Fault as fault:
                 said, exact = fault.message, False
             # Each problem is used once, and some hold 10 GB.
-            trial.exact_case.cache_clear()
+            trial.forget_cases()
             right = right and exact
             p = problem
             dims = f"lda={p.lda} ldb={p.ldb} ldc={p.ldc} ldd={p.ldd}"

@@ -24,7 +24,7 @@ from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 
-from tests.gpu.proof import ended, last_line, recorded
+from tests.gpu.proof import answer, ended, recorded
 from tests.gpu.spread import exact_lines
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, rules, trial
@@ -114,17 +114,14 @@ def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             kernel, _, selftest, _ = emit.emit(config, arch, folder, symbol="my_gemm")
-            build = ("nvcc", f"-arch={arch}", "-O2", "-o")
-            last_line(folder, *build, "tried", kernel.name, selftest.name)
-            said = last_line(folder, "./tried")
+            said = answer(folder, arch, "tried", kernel.name, selftest.name)
             yield said == "PASS", f"self-test of {name(config)}: {said}"
             if config.reduction is Reduction.ATOMIC:
                 text = kernel.read_text()
                 whole = "static_cast<std::size_t>(M), stream)"
                 assert text.count(whole) == 1
                 (folder / "broken.cu").write_text(text.replace(whole, "0, stream)"))
-                last_line(folder, *build, "broken", "broken.cu", selftest.name)
-                said = last_line(folder, "./broken")
+                said = answer(folder, arch, "broken", "broken.cu", selftest.name)
                 yield said.startswith("FAIL"), f"the same without zeroing D has to fail: {said}"
             for integers in (True, False):
                 facts = {
@@ -134,8 +131,7 @@ def emitted(arch: Arch) -> Iterator[tuple[bool, str]]:
                 }  # fmt: skip
                 (folder / "facts.h").write_text("".join(f"#define {key} {value}\n" for key, value in facts.items()))
                 program = Path(__file__).with_name("split.cu").resolve()
-                last_line(folder, *build, "graph", "-I.", kernel.name, str(program))
-                said = last_line(folder, "./graph")
+                said = answer(folder, arch, "graph", kernel.name, str(program))
                 same = said == f"0 of {LAUNCHES * TURNS}"
                 data = "integers" if integers else "normal data"
                 must = integers or config.reduction is Reduction.WORKSPACE
