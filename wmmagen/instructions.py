@@ -93,7 +93,7 @@ class Instruction:
 
     @property
     def bytewise(self) -> bool:
-        """Whether a fragment of an operand that lies across K is loaded in single bytes, from shared or global memory."""
+        """Whether fragments across K are loaded in single bytes, from shared or from global memory."""
         return self.machine is not None and any(
             access.endswith(".8") for access in (self.machine.shared[1], self.machine.from_global[1])
         )

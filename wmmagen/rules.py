@@ -306,9 +306,9 @@ def _bytes_along_k(id: str, operand: str, expr: str, along: str, across: str) ->
         fix=f"layout=rc, whose {operand} is {along}-major: transpose {operand} once, before the call; to compute D^T "
         f"instead does not help, because {operand} lies across K as before",
         reason="No kernel loads its operands in single bytes. A register of a fragment holds four neighbours along K. "
-        "Across K they lie in four rows, and what could gather them, ldmatrix, transposes elements of 16 bits (of 8 bits "
-        "only from sm_100a on, where no load of WMMA uses it): each byte is a load of its own, from shared and from "
-        "global memory. Staging does not help, because cp.async copies bytes in their order.",
+        "Across K they lie in four rows, and what could gather them, ldmatrix, transposes elements of 16 bits (of 8 "
+        "bits only from sm_100a on, where no load of WMMA uses it): each byte is a load of its own, from shared and "
+        "from global memory. Staging does not help, because cp.async copies bytes in their order.",
         source=PTX_LDMATRIX,
     )
 
