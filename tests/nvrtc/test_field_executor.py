@@ -75,8 +75,8 @@ CLASSES = {
         (
             "a=u8,layout=rc,warps=1x1,frags=2x1,k_steps=1,copy=ld,stages=1,align_a=8,align_b=8",
             "a=s8,layout=rc,warps=1x1,frags=1x2,k_steps=1,copy=ld,stages=2,align_a=8,align_b=8",
+            "a=f64,layout=rc,warps=1x1,frags=1x2,k_steps=4,copy=cpasync,stages=3,fragment_buffers=2",
             "a=bf16,layout=cr,warps=1x1,frags=2x2,k_steps=1,copy=cpasync,stages=4",
-            "a=f64,layout=rc,warps=1x1,frags=2x2,k_steps=4,copy=cpasync,stages=3,fragment_buffers=2",
         ),
         Edit("for (int slice = 0; slice < slices;", "for (int slice = 0; slice + STAGES - 2 < slices;"),
         one_tile=True,
