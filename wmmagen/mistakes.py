@@ -6,8 +6,8 @@ an error, and never a mutant that changes nothing.
 An origin is a report of the mistake in somebody's kernel, by project and number, or :data:`HERE`. What nobody reported
 is constructed, and its origin is empty. What a mistake becomes here is the same mistake in this kernel's terms.
 
-32-bit offsets have no row: what shows them is a matrix of more than 2^31 elements, which no executor holds, and only
-where the compiler has not widened the product. `tests/pure/test_offsets.py` plants them and reads the texts.
+32-bit offsets have no row: what shows them is a matrix of more than 2^31 elements, and no executor holds that.
+`tests/pure/test_offsets.py` plants them and reads the texts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Offsets can pass 2^31 elements: what lines, products of a batch and tiles lie apart is multiplied in 64 bits.
 
-A run does not show it: what overflows is undefined, and a compiler that widens the product makes right code of a wrong
-text. So the text is read. Each place where it goes to 64 bits is taken back, in turn, and has to be found; a part of
-the templates that no text of this file has would not be.
+What shows it in a run is a matrix of more than 2^31 elements, which `tests/gpu/prove_large.py` has on a card, one for each
+way to read and to write; and as what overflows is undefined, a compiler may make right code of a wrong text. So here the
+text is read, of every part of the templates. Each place where it goes to 64 bits is taken back, in turn, and has to be
+found; a line that no text of this file has is told.
 """
 
 from __future__ import annotations
