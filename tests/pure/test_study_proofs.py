@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,14 @@ from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.backends.worker import KernelRecipe
 from wmmagen.config import Batch, Copy, Problem, Reduction, name, parse
-from wmmagen.errors import AnswerIsNo, CompileError
+from wmmagen.errors import AnswerIsNo, CompileError, RequestError
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.shapes import Shape
 from wmmagen.space import Space
 from wmmagen.timing import Timing, TimingProtocol
 
 SM75 = ARCHS[75]
+RECORDS = Path(__file__).resolve().parents[2] / "sweeps" / "records"
 ONE = config("warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1")
 OTHER = config("warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1,pad_a=16")
 
@@ -173,21 +177,74 @@ def test_a_shape_is_told_with_its_leaders_beside_the_library(monkeypatch: pytest
     one = proved(monkeypatch, records[:2], library_us=200.0)
     assert one.right and one.measured is not None
     assert [row.name for row in one.measured.table.rows] == [name(OTHER), name(ONE)]
-    text = prove_shapes.text_of([one], [one.shape], SM75, "a card", asked())
+    entry = prove_shapes.Entry.of(one, SM75, "a card", asked())
+    text = prove_shapes.text_of([entry], [one.shape], "a card", asked())
     assert "beyond the noise: 1 of 1 sizes." in text and "nobody asked for it" in text and "a name" in text
     winner = prove_shapes.winner_of(one.measured)
     assert winner is not None and known.line_of(SM75, (32, 32, 16), parse(winner)) in text.splitlines()
-    lines = [json.loads(line) for line in prove_shapes.lines_of([one], SM75, "a card")]
+    head, *lines = [json.loads(line) for line in entry.to_lines()]
+    assert head["kind"] == "shape" and head["wins"] == [1, 1] and head["shape"]["words"] == "a name"
     assert [line["kind"] for line in lines] == ["row"] * 2 + ["denominator"] * 2 + ["candidate"] * 2
     assert lines[0]["shape"] == "a name" and lines[0]["batch"] == 1 and lines[0]["origin"] == "number 1 of the sweep"
 
 
 def test_a_shape_without_a_right_kernel_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     one = proved(monkeypatch, [candidate(ONE, None, Outcome.WRONG)])
-    text = prove_shapes.text_of([one], [one.shape], SM75, "a card", asked())
+    text = prove_shapes.text_of([prove_shapes.Entry.of(one, SM75, "a card", asked())], [one.shape], "a card", asked())
     assert not one.right and "No right kernel: a name (32, 32, 16)" in text and "0 right of 1 candidates" in text
     spoilt = proved(monkeypatch, [candidate(ONE, 20.0)], spoil=lambda entry, d: d.__setitem__((0, 0), 7777))
     assert not spoilt.right and spoilt.measured is not None and prove_shapes.winner_of(spoilt.measured) is None
+
+
+def test_a_record_goes_on_where_it_was_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Shapes that are right and were measured in the same way stay as they are; the others are measured again."""
+    wanted = [Shape("first", 32, 32, 16), Shape("second", 32, 32, 16, 8), Shape("last", 64, 32, 16)]
+    right = proved(monkeypatch, [candidate(ONE, 20.0)], library_us=200.0)
+    wrong = proved(monkeypatch, [candidate(ONE, None, Outcome.WRONG)])
+    results = {"first": right, "second": wrong}
+    measured: list[str] = []
+
+    def prove(shape: Shape, *_: Any) -> prove_shapes.Proved:
+        measured.append(shape.words)
+        return dataclasses.replace(results[shape.words], shape=shape, seconds=float(len(measured)))
+
+    monkeypatch.setattr(prove_shapes, "prove", prove)
+    monkeypatch.setattr(prove_shapes, "pick", lambda *_: contextlib.nullcontext(Place(NumpyBackend(), SM75)))
+    monkeypatch.setitem(prove_shapes.shapes.LISTS, "decode", tuple(wanted))
+    stem = tmp_path / "shapes_decode_sm_75_f16_f32_f32_warm_a_card_of_NumPy"
+
+    def run(*arguments: str) -> list[str]:
+        """The searches that the record names, in its order."""
+        measured.clear()
+        monkeypatch.setattr(sys, "argv", ["prove_shapes.py", "--arch", "sm_75", "--to", str(tmp_path), *arguments])
+        status = prove_shapes.main()
+        text = stem.with_suffix(".txt").read_text(encoding="utf-8")
+        assert status == int("No right kernel" in text)
+        return re.findall(r"^  (\S+) +\d right .*, (\S+) s$", text, re.MULTILINE)
+
+    with pytest.raises(KeyError):
+        run()  # the card goes away before the last shape
+    results |= {"second": right, "last": right}
+    assert run("--continue") == [("32x32x16", "1.0"), ("32x32x16", "1.0"), ("64x32x16", "2.0")]
+    assert measured == ["second", "last"]
+    before = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+    run("--continue")
+    assert not measured and [path.read_bytes() for path in sorted(tmp_path.iterdir())] == before
+    run("--continue", "--seconds", "0.5")
+    assert measured == ["first", "second", "last"]
+    assert [entry.wins for entry in prove_shapes.read(stem.with_suffix(".jsonl"))] == [(1, 1)] * 3
+    stem.with_suffix(".jsonl").write_text('{"kind": "shape", "size": 3}\n')
+    with pytest.raises(RequestError, match="no record of shapes"):
+        run("--continue")
+
+
+def test_the_record_of_batches_can_go_on() -> None:
+    """Its two files say the same."""
+    text = (RECORDS / "shapes_batched_sm_90_f16_f32_f32_warm_NVIDIA_H200.txt").read_text(encoding="utf-8")
+    entries = prove_shapes.read(RECORDS / "shapes_batched_sm_90_f16_f32_f32_warm_NVIDIA_H200.jsonl")
+    how = asked(screen=64, seconds=0.4)
+    assert {entry.how for entry in entries} == {prove_shapes.how_of(how)}
+    assert prove_shapes.text_of(entries, prove_shapes.shapes.named("batched"), "NVIDIA H200 (sm_90)", how) == text
 
 
 def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
