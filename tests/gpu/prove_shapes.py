@@ -37,7 +37,7 @@ from wmmagen import bench, choose, config, defaults, emit, job, known, rules, se
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import Place, pick
-from wmmagen.config import Batch, KernelConfig, Operation, Problem, parse
+from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import CompileError, Fault, RequestError
 from wmmagen.foundry import Foundry, usable_cores
 from wmmagen.nvrtc import Binary
@@ -99,13 +99,6 @@ def sweep(shape: Shape, operation: Operation, arch: Arch, place: Place, asked: a
     return list(result.records)
 
 
-def operation_for(shape: Shape, operation: Operation) -> Operation:
-    """``operation``, which takes a batch by strides where the shape is one and nothing else was asked for."""
-    if shape.batch == 1 or operation.batched:
-        return operation
-    return dataclasses.replace(operation, batch=Batch.STRIDED)
-
-
 def screen(
     shape: Shape, operation: Operation, arch: Arch, place: Place, asked: argparse.Namespace
 ) -> list[KernelConfig]:
@@ -113,8 +106,7 @@ def screen(
     backend, problem = place.demanded(), Problem.packed(operation, *shape.size, batch=shape.batch)
     space = Space(operation, arch, {}, problem=problem)
     rng = random.Random(f"shapes/{arch}/{problem}")
-    won = [one.config for one in known.winners() if one.arch == arch and one.config.operation == operation]
-    starts = [*won, *seeds.for_space(space), *space.sample(rng, asked.screen // 3)]
+    starts = [*won(shape, operation, arch), *seeds.for_space(space), *space.sample(rng, asked.screen // 3)]
     wanted = dict.fromkeys(one for one in starts if not rules.check(one, arch, problem))
     times: dict[KernelConfig, float] = {}
     with Foundry(usable_cores()) as foundry:
@@ -128,6 +120,16 @@ def screen(
             steps = [step for one in best for step in space.neighbours(one) if step not in times]
             wanted = dict.fromkeys(rng.sample(steps, min(len(steps), _CHILDREN)))
     return [one for one in sorted(times, key=times.__getitem__) if times[one] < math.inf]
+
+
+def won(shape: Shape, operation: Operation, arch: Arch) -> Iterator[KernelConfig]:
+    """What won of the same operation, and of the other residue where only the rows were others."""
+    for one in known.winners():
+        like = dataclasses.replace(one.config, operation=operation)
+        same = one.config == like
+        kin = dataclasses.replace(one.config.operation, residue=operation.residue) == operation
+        if one.arch == arch and (same or (kin and one.size[1:] == shape.size[1:])):
+            yield like
 
 
 def glanced(
@@ -326,7 +328,7 @@ def main() -> int:
         done = {one.shape: one for one in before if one.right and one.how == how_of(asked)}
         for shape in wanted:
             if shape not in done:
-                one = prove(shape, operation_for(shape, operation), arch, place, asked)
+                one = prove(shape, series.suited(operation, shape), arch, place, asked)
                 done[shape] = Entry.of(one, arch, device, asked)
                 print(done[shape].summary or f"{shape.size}: no right kernel", flush=True)
             entries = [done[shape] for shape in wanted if shape in done]

@@ -19,13 +19,13 @@ from tests.fake_cublas import FakeCard, FakeLt
 from tests.fakes import NumpyBackend, binary_of
 from tests.gpu import prove_general, prove_limits, prove_shapes
 from tests.gpu.prove_limits import STALLS, Counted, Kernel, stall_metric
-from wmmagen import known, trial
+from wmmagen import known, series, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import cublas
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.backends.worker import KernelRecipe
-from wmmagen.config import Batch, Copy, Problem, Reduction, name, parse
+from wmmagen.config import Copy, Problem, Reduction, Residue, name, parse
 from wmmagen.errors import AnswerIsNo, CompileError, RequestError
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.shapes import Shape
@@ -152,6 +152,9 @@ def test_only_metrics_that_are_listed_are_asked_for(monkeypatch: pytest.MonkeyPa
 # Which shapes are won.
 
 
+NAMED = Shape("a name", 32, 32, 16)
+
+
 def candidate(of: Any, us: float | None, outcome: Outcome = Outcome.OK) -> Record:
     timing = Timing(us, (us - 0.1, us + 0.1), 15, 40) if us is not None else None
     return Record(
@@ -164,12 +167,17 @@ def asked(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(**given | more)
 
 
-def proved(monkeypatch: pytest.MonkeyPatch, records: list[Record], **card: Any) -> prove_shapes.Proved:
+def proved(
+    monkeypatch: pytest.MonkeyPatch,
+    records: list[Record],
+    shape: Shape = NAMED,
+    **card: Any,
+) -> prove_shapes.Proved:
     monkeypatch.setattr(cublas, "library", lambda: fake_cublas.library_of(FakeLt(spoils=(lambda d: None,))))
     monkeypatch.setattr(prove_shapes, "sweep", lambda *_: records)
     library = CardLibrary(fake_cublas.asking(FakeCard()), "a card")
     place = Place(NumpyBackend(**card), SM75, library=library)
-    return prove_shapes.prove(Shape("a name", 32, 32, 16), ONE.operation, SM75, place, asked())
+    return prove_shapes.prove(shape, series.suited(ONE.operation, shape), SM75, place, asked())
 
 
 def test_a_shape_is_told_with_its_leaders_beside_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +194,16 @@ def test_a_shape_is_told_with_its_leaders_beside_the_library(monkeypatch: pytest
     assert head["kind"] == "shape" and head["wins"] == [1, 1] and head["shape"]["words"] == "a name"
     assert [line["kind"] for line in lines] == ["row"] * 2 + ["denominator"] * 2 + ["candidate"] * 2
     assert lines[0]["shape"] == "a name" and lines[0]["batch"] == 1 and lines[0]["origin"] == "number 1 of the sweep"
+
+
+def test_a_single_row_is_proved_by_a_kernel_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, kernel = Shape("a row", 1, 64, 48), config("frags=1x1,copy=ld,stages=1,residue=predicated")
+    one = proved(monkeypatch, [candidate(kernel, 20.0)], row, library_us=200.0)
+    assert one.right and one.measured is not None and one.measured.table.rows[0].problem.m == 1
+    spoilt = proved(
+        monkeypatch, [candidate(kernel, 20.0)], row, spoil=lambda entry, d: d.__setitem__((0, d.shape[1] - 1), 7)
+    )
+    assert not spoilt.right
 
 
 def test_a_shape_without_a_right_kernel_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,11 +306,14 @@ def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypat
     assert sum(widths[:20]) > sum(config.warps.m * config.warps.n for config in drawn)
 
 
-@pytest.mark.parametrize(("batch", "asked", "found"), [(1, Batch.NONE, Batch.NONE), (8, Batch.NONE, Batch.STRIDED)])
-def test_a_shape_of_many_products_is_asked_of_an_operation_that_takes_them(
-    batch: int, asked: Batch, found: Batch
-) -> None:
-    operation = dataclasses.replace(ONE.operation, batch=asked)
-    assert prove_shapes.operation_for(Shape("", 16, 16, 16, batch), operation).batch is found
-    pointers = dataclasses.replace(ONE.operation, batch=Batch.POINTERS)
-    assert prove_shapes.operation_for(Shape("", 16, 16, 16, batch), pointers) == pointers
+def test_a_screening_starts_from_what_won_with_other_rows() -> None:
+    predicated = dataclasses.replace(ONE.operation, residue=Residue.PREDICATED)
+    decode = {
+        one.config for one in known.winners() if one.size[1:] == (4096, 4096) and not one.config.operation.batched
+    }
+    found = list(prove_shapes.won(Shape("", 1, 4096, 4096), predicated, ARCHS[90]))
+    assert len(found) == len(decode) == 5 and {one.operation for one in found} == {predicated}
+    assert {dataclasses.replace(one, operation=ONE.operation) for one in found} == decode
+    exact = list(prove_shapes.won(Shape("", 1, 4096, 4096), ONE.operation, ARCHS[90]))
+    assert len(exact) > len(found) and {one.operation for one in exact} == {ONE.operation}
+    assert not list(prove_shapes.won(Shape("", 1, 4096, 4096), predicated, SM75))
