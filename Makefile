@@ -75,6 +75,7 @@ tests/gpu/prove_types_speed.py
 tests/gpu/prove_epilogue_cost.py
 tests/gpu/prove_limits.py
 tests/gpu/prove_shapes.py --list batched --screen 64 --at-least 5
+tests/gpu/prove_shapes.py --list rows --screen 64
 tests/gpu/prove_ceiling.py
 tests/gpu/prove_sweep.py --at-least 300
 tests/gpu/prove_sweep.py --arch sm_75 --trials 40
