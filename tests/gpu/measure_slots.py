@@ -1,7 +1,7 @@
 """What each slot and each number of a kernel gives: the best kernels that are known, each with one key changed.
 
     python tests/gpu/measure_slots.py [--arch sm_90] [--problem 512 1024 2048 4096 8192 64x4096x4096 16x4096x4096]
-                                      [--seconds 70] [--to sweeps/records]
+                                      [--seconds 60] [--to sweeps/records]
 
 For each problem the best kernel that is known is the base. Beside it stands the same kernel with one key at another
 value, for every value of :data:`MECHANISMS` with which it is legal and fits a multiprocessor; keys that the value does
@@ -439,7 +439,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--problem", nargs="+", default=list(PROBLEMS))
-    parser.add_argument("--seconds", type=float, default=70.0, help="of all measurements; proofs come on top")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of all measurements; proofs come on top")
     parser.add_argument("--to", type=Path, default=Path("sweeps/records"))
     asked = parser.parse_args()
     arch, start = archs.find(asked.arch), time.monotonic()
