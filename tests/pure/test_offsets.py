@@ -1,7 +1,7 @@
 """Offsets can pass 2^31 elements: what lines, products of a batch and tiles lie apart is multiplied in 64 bits.
 
-What shows it in a run is a matrix of more than 2^31 elements, which `tests/gpu/prove_large.py` has on a card, one for each
-way to read and to write; and as what overflows is undefined, a compiler may make right code of a wrong text. So here the
+What shows it in a run is a matrix of more than 2^31 elements: `tests/gpu/prove_large.py` has one on a card for each way
+to read and to write. And as what overflows is undefined, a compiler may make right code of a wrong text. So here the
 text is read, of every part of the templates. Each place where it goes to 64 bits is taken back, in turn, and has to be
 found; a line that no text of this file has is told.
 """

@@ -517,3 +517,11 @@ def test_every_key_is_in_the_name_and_changes_the_file() -> None:
     for pairs in ("inst=8x32x16", "warps=2x4", "frags=2x4", "k_steps=1", "stages=1", "pad_a=16", "pad_b=16"):
         assert text_of(pairs) != base
     assert len(values_of(config("c=f16"))) == len(READERS)
+
+
+@pytest.mark.parametrize("text", [text for text in STRUCTURES + MORE_STRUCTURES if "residue=predicated" in text])
+def test_what_is_left_is_never_compared_by_equality(text: str) -> None:
+    """ptxas 13.0 takes an == of a clamped number and its bound for true where the number is less."""
+    source = code_of(text_of(text, 90))
+    assert "count >= most" in source
+    assert not re.findall(r"\b(count|inside\(.*\)|within\(.*\)) == ", source)
