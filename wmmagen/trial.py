@@ -206,8 +206,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     p, e, workspace = problem, problem.operation.epilogue, workspace_of(config, problem)
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
-    # Where sizes are multiples, the grid tells M.
-    sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
+    # Where sizes are multiples, the grid tells M; the kernel's own, because several are timed on one problem.
+    sizes = (p.n, p.k) if config.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
