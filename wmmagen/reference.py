@@ -88,8 +88,9 @@ _SUMS_OF_FUNCTIONS, _SUMS_OF_LARGE = 32, 1024
 _LARGEST_PRODUCT, _LEAST_PRODUCT = 6144, 32
 #: Magnitude of B, which is whole, and of its small one where little room is left to A.
 _MOST_B, _LEAST_A = 3, 16
-#: What a scale before a function makes of whole sums is a multiple of 2^-this.
-_WHOLE_BITS = 8
+#: What a scale before a function makes of whole sums is a multiple of 2^-this, and by what those of large matrices are
+#: scaled.
+_WHOLE_BITS, _SCALE_OF_LARGE = 8, 0.25
 #: Rows of A are up to so many powers of two smaller than others, so that functions are seen near 0 and where they are
 #: flat; and one in so many is 0.
 _ROW_SIZES, _ROWS_TO_ZERO = 4, 16
@@ -439,53 +440,66 @@ class _Draw:
 
 def _draw_of(problem: Problem, pattern: str) -> _Draw:
     """What the generator draws; patterns with values of their own are whole."""
-    o, k = problem.operation, max(problem.k, 1)
-    most = o.added.exact_limit
+    o, most = problem.operation, problem.operation.added.exact_limit
     if o.epilogue.exact:
         return _Draw(min(_ADDED, most))
-    whole = _Draw(min(_ADDED_TO_FUNCTIONS, most))
     if pattern != "auto":
-        return whole
-    if problem.m * problem.n >= _LARGE and not o.acc.integer:
-        bits = _bits_of(_SUMS_OF_LARGE // k or 1, min(k, _SUMS_OF_LARGE))
-        return replace(whole, scale_bits=bits, added_bits=bits)
-    draw = _fine_operands(o, k)
-    bits = _WHOLE_BITS if o.acc.integer else draw.scale_bits
-    if o.added.integer or problem.m * problem.n >= _LARGE:
+        return _Draw(min(_ADDED_TO_FUNCTIONS, most))
+    draw = _whole_operands(problem) if o.acc.integer else _fine_operands(problem)
+    if o.added.integer:
         return draw
-    # As fine as the sums, as far as the type goes with numbers of this size.
-    bits = min(bits, min(most, 2**30 - 1).bit_length() - _ADDED_TO_FUNCTIONS.bit_length())
+    if _is_large(problem):
+        return replace(draw, added=2, added_bits=1)
+    # As fine as what they are added to, as far as the type goes with numbers of this size.
+    bits = min(most, 2**30 - 1).bit_length() - _ADDED_TO_FUNCTIONS.bit_length()
+    bits = min(bits, _WHOLE_BITS if o.acc.integer else draw.scale_bits)
     return replace(draw, added=_ADDED_TO_FUNCTIONS << bits, added_bits=bits)
 
 
-def _fine_operands(o: Operation, k: int) -> _Draw:
-    """Magnitudes of A and B, and the power of two with which sums of K products are spread as functions want them."""
-    added = min(_ADDED_TO_FUNCTIONS, o.added.exact_limit)
+def _is_large(problem: Problem) -> bool:
+    """Whether what becomes of its elements is looked up; see :func:`span_of`."""
+    return problem.m * problem.n >= _LARGE
+
+
+def _fine_operands(problem: Problem) -> _Draw:
+    """Magnitudes of A and B, and the power of two with which their sums are spread as functions want them."""
+    o, k = problem.operation, max(problem.k, 1)
+    limit = min(o.acc.exact_limit, o.factor.exact_limit, _SUMS_OF_LARGE if _is_large(problem) else 2**62)
     cap = min(o.a.exact_limit, 2**30 - 1)
-    if o.acc.integer:
-        if not _scales_before_functions(o.epilogue):
-            return _Draw(added)
-        spread = _SPREAD << _WHOLE_BITS
-        # Terms of both signs add up as the root of their number, those of one sign as their number.
-        product = max(3 * spread // math.isqrt(k) if _signed(o.a) else 4 * spread // k, 1)
-        a = min(math.isqrt(product), cap)
-        return _Draw(added, a=a, b=min(product // a, cap), terms=min(k, 4 * spread))
-    limit = min(o.acc.exact_limit, o.factor.exact_limit)
     terms = min(k, limit // _LEAST_PRODUCT)
     share = limit // terms
     least_b = max(share // min(cap, _LARGEST_PRODUCT), min(share // _LEAST_A, _MOST_B), 1)
     b = min(max(_MOST_B, _LARGEST_PRODUCT // cap), least_b)
     a = min(cap, share // b)
-    return _Draw(added, scale_bits=_bits_of(a * b, terms), a=a, b=b, terms=terms)
+    # Of f16 it is 19 at most, for sums of 2^24, and 2^-24 is an f16.
+    bits = max(round(math.log2(_typical(a) * _typical(b) * math.sqrt(terms) / _SPREAD)), 0)
+    return _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit), scale_bits=bits, a=a, b=b, terms=terms)
 
 
-def _bits_of(product: int, terms: int) -> int:
-    """With which power of two, 2^-bits, sums of so many products of both signs are spread as functions want them.
+def _typical(most: int) -> float:
+    """The root of the mean square of 1 … ``most``."""
+    return math.sqrt((most + 1) * (2 * most + 1) / 6)
 
-    Products of magnitude 1 to ``product``. Of f16 it is at most 2^-19, for sums of 2^24; the least f16 is 2^-24.
-    """
-    typical = product / 3 * math.sqrt(terms)
-    return max(round(math.log2(typical / _SPREAD)), 0)
+
+def _whole_operands(problem: Problem) -> _Draw:
+    """Magnitudes of A and B whose whole sums are spread by the scales before a function as that wants them."""
+    o, k = problem.operation, max(problem.k, 1)
+    draw = _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit))
+    scales = _scales_before_functions(o.epilogue)
+    if not scales:
+        return draw
+    numbers = [abs(getattr(problem, name)) for name in scales if name not in SCALES]
+    drawn = [_scale_of(problem, name) for name in scales if name in SCALES]
+    spread = min(max(round(_SPREAD / math.prod([*filter(None, numbers), *drawn])), 1), o.factor.exact_limit >> 4)
+    if _signed(o.a):
+        # Terms of both signs add up as the root of their number, those of one sign as their number.
+        product, terms = max(3 * spread // math.isqrt(k), 1), spread**2
+    else:
+        product = max(4 * spread // k, 4)
+        terms = max(4 * spread // product, 1)
+    cap = o.a.exact_limit
+    a = min(math.isqrt(product), cap)
+    return replace(draw, a=a, b=min(product // a, cap), terms=min(k, terms))
 
 
 def _scales_before_functions(e: Epilogue) -> tuple[str, ...]:
@@ -527,7 +541,7 @@ def _aim(operation: Operation) -> int:
     """Up to where Σ|a||b| goes, as far as it may: beyond, every element might become the same."""
     e, limit = operation.epilogue, operation.factor.exact_limit
     if not e.exact:
-        return _SUMS_OF_FUNCTIONS if operation.acc.integer else _SUMS_OF_LARGE
+        return _SUMS_OF_FUNCTIONS
     if not (e.bounds or (operation.d.bits == _BYTES and not e.scale_names)):
         return limit
     _, scale = _small_scale(operation)
@@ -560,13 +574,15 @@ def _byte_scale(operation: Operation) -> float:
 def _most_beside(problem: Problem) -> dict[str, Array]:
     """The largest values that :func:`_beside` may draw, and all scales: what proves a bound for every draw."""
     e, largest = problem.operation.epilogue, np.array([_draw_of(problem, "auto").added, 1])
-    scales = {name: np.array(_SCALES) * _scale_of(problem.operation, name) for name in SCALES}
+    scales = {name: np.array(_SCALES) * _scale_of(problem, name) for name in SCALES}
     return {name: scales.get(name, largest) for name in ("r", *VECTORS) if e.has(name)}
 
 
-def _scale_of(operation: Operation, name: str) -> float:
+def _scale_of(problem: Problem, name: str) -> float:
     """What values of a scale are multiplied by; see :func:`_small_scale`."""
-    first, scale = _small_scale(operation)
+    first, scale = _small_scale(problem.operation)
+    if name == first and not problem.operation.epilogue.exact and _is_large(problem):
+        scale = _SCALE_OF_LARGE
     return scale if name == first else 1.0
 
 
@@ -589,7 +605,7 @@ def _beside(problem: Problem, seed: int, draw: _Draw) -> dict[str, Array]:
         else:
             # A step of 1 to 5 from each to the next.
             steps = 1 + _in_range(_hashed(1, extent, salt(stream)), len(_SCALES) - 1)[0]
-            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)] * _scale_of(p.operation, vector)
+            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)] * _scale_of(p, vector)
     return found
 
 
@@ -1330,13 +1346,13 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     e = problems[0].operation.epilogue
     o = problems[0].operation
-    scaled = {name: [v * _scale_of(o, name) for v in values] for name, values in _CALLS.items() if e.has(name)}
+    scaled = {name: [v * _scale_of(problems[0], name) for v in values] for name, values in _CALLS.items() if e.has(name)}
     calls = {name: itertools.cycle(values) for name, values in scaled.items()}
     given: list[dict[str, Any]] = [{name: next(turn) for name, turn in calls.items()} for _ in problems]
     problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
     if not e.scaled:
         return problems
-    scale = _scale_of(o, "alpha") if is_chain(o) else _byte_scale(o)
+    scale = _scale_of(problems[0], "alpha") if is_chain(o) else _byte_scale(o)
     turns = itertools.cycle((scale * alpha, beta) for alpha, beta in FACTORS)
     return tuple(replace(p, alpha=alpha, beta=beta) for p, (alpha, beta) in zip(problems, turns, strict=False))
 
