@@ -1346,7 +1346,9 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     e = problems[0].operation.epilogue
     o = problems[0].operation
-    scaled = {name: [v * _scale_of(problems[0], name) for v in values] for name, values in _CALLS.items() if e.has(name)}
+    scaled = {
+        name: [v * _scale_of(problems[0], name) for v in values] for name, values in _CALLS.items() if e.has(name)
+    }
     calls = {name: itertools.cycle(values) for name, values in scaled.items()}
     given: list[dict[str, Any]] = [{name: next(turn) for name, turn in calls.items()} for _ in problems]
     problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
