@@ -43,10 +43,9 @@ import numpy as np
 
 from wmmagen.config import LINEAR, Operation, Order, Overflow, Problem, Raster
 from wmmagen.dtypes import F32, F64, RESULTS, ElementType
-from wmmagen.epilogue import BIASES, SCALES, VECTORS, Epilogue, along_row
+from wmmagen.epilogue import BIASES, SCALES, VECTORS, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
-from wmmagen.formula import exact as formula_exact
 from wmmagen.layout import Array, Mask, decode, encode, require_bytes, value_dtype
 from wmmagen.pieces import over_rows
 from wmmagen.rounding import (
@@ -485,7 +484,7 @@ def _whole_operands(problem: Problem) -> _Draw:
     """Magnitudes of A and B whose whole sums are spread by the scales before a function as that wants them."""
     o, k = problem.operation, max(problem.k, 1)
     draw = _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit))
-    scales = _scales_before_functions(o.epilogue)
+    scales = o.epilogue.scales_first
     if not scales:
         return draw
     numbers = [abs(getattr(problem, name)) for name in scales if name not in SCALES]
@@ -500,12 +499,6 @@ def _whole_operands(problem: Problem) -> _Draw:
     cap = o.a.exact_limit
     a = min(math.isqrt(product), cap)
     return replace(draw, a=a, b=min(product // a, cap), terms=min(k, terms))
-
-
-def _scales_before_functions(e: Epilogue) -> tuple[str, ...]:
-    """The scales in front of the first step that rounds."""
-    leading = tuple(itertools.takewhile(lambda step: formula_exact(step.formula), e.steps))
-    return e.with_steps(leading).scale_names
 
 
 def _drawn(problem: Problem, seed: int, draw: _Draw) -> tuple[Array, Array]:
@@ -557,8 +550,7 @@ def _small_scale(operation: Operation) -> tuple[str, float]:
     if not o.acc.integer or not is_chain(o) or not e.scale_names:
         return "", 1.0
     if not e.exact:
-        before = _scales_before_functions(e)
-        return (before[0], 2.0**-_WHOLE_BITS) if before else ("", 1.0)
+        return (e.scales_first[0], 2.0**-_WHOLE_BITS) if e.scales_first else ("", 1.0)
     if e.bounds:
         return e.scale_names[0], _SMALL_SUMS[o.a.name]
     return e.scale_names[0], _byte_scale(o)
