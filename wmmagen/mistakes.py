@@ -168,7 +168,7 @@ CHAIN_GLOBAL = (
     "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
 )
 CHAIN_GELU = "layout=cr,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear+biascol+gelu"
-#: Functions, in a tile: an edit of an argument shows in few launches or in none.
+#: Functions, of one tile for a block: what becomes of an element does not depend on the size.
 _TILE = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
 GELU = f"layout=rr,{_TILE},store=staged,d=f16,epilogue=biascol+gelu"
 GELU_DIRECT = f"layout=rc,{_TILE},store=direct,epilogue=gelu"
@@ -1052,6 +1052,7 @@ _EDGES = (
 
 #: All of them, in the order of a table.
 MUTANTS: tuple[Mutant, ...] = (
-    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_LAYOUTS, *_TILES, *_RESULTS, *_ARGUMENTS, *_BATCHES, *_SPLITS, *_GROUPS, *_EDGES,
+    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_LAYOUTS, *_TILES, *_RESULTS, *_ARGUMENTS, *_BATCHES, *_SPLITS, *_GROUPS,
+    *_EDGES,
 )  # fmt: skip
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

@@ -76,8 +76,8 @@ LEAST_ROOM = 64
 #: In a chain of steps: magnitudes of C, R and biases where all is exact, and where a function makes of large numbers
 #: what it makes of all others; and Σ|a||b| where bounds have to leave something of it.
 _ADDED, _ADDED_TO_FUNCTIONS, _SUMS_BETWEEN_BOUNDS = 100, 4, 256
-#: What a function is given: the typical magnitude of the largest rows of sums. Four times as much is reached, where most
-#: functions are flat and an exponential is still finite.
+#: What a function is given: the typical magnitude of the largest rows of sums. Four times as much is reached, where
+#: most functions are flat and an exponential is still finite.
 _SPREAD = 6
 #: Σ|a||b| of functions of whole sums that nothing scales before; in large matrices, in units: each element is looked up
 #: in a table there, which few numbers keep small.
@@ -517,7 +517,7 @@ def _multiples(values: Array, bits: int) -> Array:
     if not bits:
         return values
     narrow = values.dtype.itemsize <= 4 and _largest(values) <= F32.exact_limit
-    return np.ldexp(values.astype(np.float32 if narrow else np.float64), -bits)
+    return np.asarray(np.ldexp(values.astype(np.float32 if narrow else np.float64), -bits))
 
 
 def _units(values: Array, bits: int) -> Array:
@@ -713,9 +713,9 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
 
     ``auto`` takes the largest magnitudes that K, the accumulator and D allow, without zeros; where K is longer than
     the accumulator can count it thins out the rows of A. Where a chain has functions, sums are multiples of a small
-    power of two, of several sizes up to some tens, in some rows 0. ``field`` is the published pattern of the field, bounded by
-    6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7 and
-    B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type,
+    power of two, of several sizes up to some tens, in some rows 0. ``field`` is the published pattern of the field,
+    bounded by 6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7
+    and B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type,
     everywhere: with K = 131,072, sums of s8 are 2^31. C, where it is read, has no zeros in any of them.
 
     Args:
