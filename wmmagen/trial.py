@@ -20,7 +20,6 @@ from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, T
 from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Reduction, Residue, Store
 from wmmagen.config import name as name_of
-from wmmagen.epilogue import Epilogue
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
@@ -581,7 +580,7 @@ def overflowing(config: KernelConfig) -> Problem | None:
     Behind an epilogue there is none: it rounds, which is proved for sums that f32 counts, and hides what others became.
     """
     o, known = config.operation, derive.values(config)
-    if not o.acc.integer or o.epilogue != Epilogue.NONE:
+    if not o.acc.integer or o.epilogue.steps:
         return None
     most = reference.largest_product(o)
     slices = -(-(o.acc.exact_limit + 1) // (most * known["BLOCK_K"]))

@@ -388,14 +388,6 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
     assert len(sentences) == 2
 
 
-@pytest.mark.parametrize("a", ["s8", "u8"])
-def test_bytes_across_k_are_refused_with_the_reason(a: str) -> None:
-    for layout in ("rr", "cr", "cc"):
-        (sentence,) = coverage.missing(config(f"a={a},acc=s32,d=s32,layout={layout}"))
-        assert f"layout={layout} of {a}" in sentence and "loads of single bytes" in sentence
-    assert coverage.missing(config(f"a={a},acc=s32,d=s32,layout=rc")) == []
-
-
 @pytest.mark.parametrize("a", ["s4", "u4", "b1"])
 def test_experimental_types_are_refused_with_the_reason(a: str) -> None:
     sentence = coverage.missing(config(f"a={a}"))[0]
