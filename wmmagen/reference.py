@@ -90,6 +90,8 @@ _MOST_B, _LEAST_A = 3, 16
 #: What a scale before a function makes of whole sums is a multiple of 2^-this, and by what those of large matrices are
 #: scaled.
 _WHOLE_BITS, _SCALE_OF_LARGE = 8, 0.25
+#: Sums are multiples of 2^-this at most: f16 has none that are finer, and f64 as many as anybody needs.
+_MOST_BITS = {"f32": 24, "f64": 64}
 #: Rows of A are up to so many powers of two smaller than others, so that functions are seen near 0 and where they are
 #: flat; and one in so many is 0.
 _ROW_SIZES, _ROWS_TO_ZERO = 4, 16
@@ -470,8 +472,8 @@ def _fine_operands(problem: Problem) -> _Draw:
     least_b = max(share // min(cap, _LARGEST_PRODUCT), min(share // _LEAST_A, _MOST_B), 1)
     b = min(max(_MOST_B, _LARGEST_PRODUCT // cap), least_b)
     a = min(cap, share // b)
-    # Of f16 it is 19 at most, for sums of 2^24, and 2^-24 is an f16.
-    bits = max(round(math.log2(_typical(a) * _typical(b) * math.sqrt(terms) / _SPREAD)), 0)
+    seen = _typical(a) * _typical(b) * math.sqrt(terms) * _scaled_before(problem)
+    bits = min(max(round(math.log2(seen / _SPREAD)), 0), _MOST_BITS[o.factor.name])
     return _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit), scale_bits=bits, a=a, b=b, terms=terms)
 
 
@@ -484,21 +486,28 @@ def _whole_operands(problem: Problem) -> _Draw:
     """Magnitudes of A and B whose whole sums are spread by the scales before a function as that wants them."""
     o, k = problem.operation, max(problem.k, 1)
     draw = _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit))
-    scales = o.epilogue.scales_first
-    if not scales:
+    if not o.epilogue.scales_first:
         return draw
-    numbers = [abs(getattr(problem, name)) for name in scales if name not in SCALES]
-    drawn = [_scale_of(problem, name) for name in scales if name in SCALES]
-    spread = min(max(round(_SPREAD / math.prod([*filter(None, numbers), *drawn])), 1), o.factor.exact_limit >> 4)
+    # What is scaled up has to be told apart, too.
+    spread = max(round(_SPREAD / _scaled_before(problem)), _SPREAD)
     if _signed(o.a):
         # Terms of both signs add up as the root of their number, those of one sign as their number.
         product, terms = max(3 * spread // math.isqrt(k), 1), spread**2
     else:
         product = max(4 * spread // k, 4)
         terms = max(4 * spread // product, 1)
-    cap = o.a.exact_limit
+    cap, limit = o.a.exact_limit, o.factor.exact_limit
+    terms = min(k, terms, limit // 4)
+    product = min(product, limit // terms)
     a = min(math.isqrt(product), cap)
-    return replace(draw, a=a, b=min(product // a, cap), terms=min(k, terms))
+    return replace(draw, a=a, b=min(product // a, cap), terms=terms)
+
+
+def _scaled_before(problem: Problem) -> float:
+    """By what a call's scales make sums larger before the first step that rounds; of 0, which leaves none, by 1."""
+    names = problem.operation.epilogue.scales_first
+    factors = (_scale_of(problem, name) if name in SCALES else abs(getattr(problem, name)) for name in names)
+    return math.prod(factor or 1.0 for factor in factors)
 
 
 def _drawn(problem: Problem, seed: int, draw: _Draw) -> tuple[Array, Array]:

@@ -160,6 +160,20 @@ def test_fine_sums_are_exact_in_the_accumulator_in_any_order(
     assert (sums == product(inputs)).all()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 300.0, 1e20])
+@pytest.mark.parametrize(
+    "operation", [Operation(F16, F32, F32), Operation(S8, S32, F32, Layout.RC)], ids=lambda o: o.a.name
+)
+@pytest.mark.parametrize("k", [1, 64, 5000])
+def test_whatever_a_call_scales_by_its_inputs_are_proved(scale: float, operation: Operation, k: int) -> None:
+    operation = replace(operation, epilogue=epilogue.read("scale+expr(tanh(acc))"))
+    inputs = exact_inputs(Problem.packed(operation, 64, 32, k, scale=scale))
+    assert inputs.guaranteed and len(np.unique(product(inputs))) > 10
+    assert (decode(encode(inputs.a, operation.a), operation.a).astype(np.float64) == inputs.a).all()
+    if scale in (1e-3, 1.0, 300.0) and not operation.acc.integer and k > 1:
+        assert 2 < np.abs(arguments_of(inputs)).max() < 100
+
+
 def test_only_what_rounds_is_given_fractions() -> None:
     for chain in ("linear+biascol+relu", "expr(acc*0.375+row)", "clamp"):
         inputs = inputs_of(chain)
