@@ -117,7 +117,7 @@ class Inputs:
 
     Attributes:
         problem: what they are operands of.
-        a: logical A, m×k multiples of 2^-``scale_bits``, read-only; integers in an integer dtype where that is 1.
+        a: logical A, m×k multiples of 2^-``scale_bits``, read-only; integers in an integer dtype where that is 0.
             :func:`widened` before multiplying: the dtype is not wide enough for products.
         b: logical B, k×n integers, read-only.
         pattern: ``auto``, ``field``, ``positions``, ``extremes``, or ``given`` for a caller's own arrays.
@@ -424,11 +424,11 @@ class _Draw:
     """How large and how fine the inputs of a chain are.
 
     Attributes:
-        scale_bits: A is in multiples of 2^-this.
+        added: the largest magnitude of C, R and biases, in units of 2^-``added_bits``.
+        added_bits: see there.
+        scale_bits: A is in units of 2^-this.
         a, b: largest magnitudes of A, in these, and of B; 0 where Σ|a||b| alone decides.
         terms: how many products of a sum are not 0, at most.
-        added_bits: C, R and biases are in multiples of 2^-this.
-        added: their largest magnitude, in these.
     """
 
     added: int
@@ -513,7 +513,7 @@ def _scaled_before(problem: Problem) -> float:
 def _drawn(problem: Problem, seed: int, draw: _Draw) -> tuple[Array, Array]:
     """A, in multiples of 2^-``scale_bits``, and B: rows of A of several sizes, one in some of them 0."""
     p, signed = problem, _signed(problem.operation.a)
-    a = _nonzero(p.m, p.k, draw.a, signed, 4 * seed).copy()
+    a = _nonzero(p.m, p.k, draw.a, signed, 4 * seed)
     b = _nonzero(p.k, p.n, draw.b, signed, 4 * seed + 1)
     smaller = _in_range(_hashed(p.m, 1, 4 * seed + 2), _ROW_SIZES).astype(np.int32)
     a = np.sign(a) * np.maximum(np.abs(a) >> smaller, 1)
@@ -682,8 +682,7 @@ def _seal(
 
 def _limit_beside(problem: Problem, c: Array | None, beside: Mapping[str, Array]) -> int:
     """:func:`sum_limit` beside these; functions round whatever is added, so there it does not count."""
-    counts = c is not None and problem.operation.epilogue.exact
-    return sum_limit(problem, _largest(c) if counts and c is not None else 0, beside)
+    return sum_limit(problem, _largest(c) if c is not None and problem.operation.epilogue.exact else 0, beside)
 
 
 def _require_known(operation: Operation) -> None:
