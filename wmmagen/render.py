@@ -348,7 +348,7 @@ def _selftest_numbers(config: KernelConfig) -> str:
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
     split, shared = not known["reduction_none"], known["reduction_workspace"]
-    letters, names = selftest.matrices(config), selftest.pointers(config)
+    letters, aligned = selftest.matrices(config), selftest.alignments(config)
     most = min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX)
     fine = selftest.fractions(o)
     if not o.epilogue.exact:
@@ -361,7 +361,7 @@ def _selftest_numbers(config: KernelConfig) -> str:
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
-        *((f"{x.upper()}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in names),
+        *((f"{x.upper()}_ALIGNMENT", y, f"bytes of which {x}'s address is a multiple") for x, y in aligned.items()),
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
         ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else _reach(fine)),
         *([("A_BITS", fine.a_bits, "elements of A are multiples of 2^-A_BITS")] if fine.a_bits else []),

@@ -6,7 +6,7 @@ Both are asked of the table of rules, so that the self-test tries what the launc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wmmagen import derive, rules
 from wmmagen.config import Batch, Feed, KernelConfig, Operation, Order, Problem, Store
@@ -160,6 +160,17 @@ def least_steps(config: KernelConfig) -> dict[str, int]:
         name: next(step for step in steps if answer(config, {**call, name: call[name] + step}) is Status.OK)
         for name in names
     }
+
+
+def alignments(config: KernelConfig) -> dict[str, int]:
+    """Bytes of which the address of each matrix and vector is a multiple, and of no more.
+
+    Of an array of pointers the launcher sees no more than the array; what lies behind it has to be aligned as for the
+    launcher of a single product.
+    """
+    one = replace(config, operation=replace(config.operation, batch=Batch.NONE))
+    least = least_steps(one if config.operation.batch is Batch.POINTERS else config)
+    return {name: least[name] for name in pointers(config)}
 
 
 def block_counts(config: KernelConfig) -> tuple[int, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -49,9 +51,51 @@ def test_without_a_gpu_a_proof_says_so(
 
 def test_make_runs_every_proof() -> None:
     """But that of the library's times, which needs PyTorch, and no list of what wmmagen needs brings that."""
-    run = re.findall(r"python (tests/\S+/prove_\w+\.py)", (TESTS.parent / "Makefile").read_text(encoding="utf-8"))
+    run = re.findall(r"^(tests/\S+/prove_\w+\.py)", (TESTS.parent / "Makefile").read_text(encoding="utf-8"), re.M)
     there = {path.relative_to(TESTS.parent).as_posix() for path in TESTS.glob("*/prove_*.py")}
     assert set(run) == there - {"tests/gpu/prove_cublas.py"}
+
+
+def made(target: str, folder: Path, python: str) -> tuple[int, str, list[str]]:
+    """The exit status of ``make target`` with a shell script for Python, its output, and the arguments of each call."""
+    calls, stamp, script = folder / "calls", folder / "stamp", folder / "python"
+    stamp.touch()  # newer than what it is made of: nothing is installed
+    script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{python}\n')
+    script.chmod(0o755)
+    # This may run below a make, whose flags are not those of the one here.
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--no-print-directory", target, f"BIN={folder}", f"STAMP={stamp}"]
+    done = subprocess.run(command, cwd=TESTS.parent, env=clean, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, calls.read_text().splitlines()
+
+
+@pytest.mark.parametrize("target", ["proof-cpu", "proof-gpu"])
+def test_a_proof_that_fails_stops_no_other_and_is_named_in_the_end(target: str, tmp_path: Path) -> None:
+    failing = 'case "$1" in *split.py | *layouts.py) cat > /dev/null; exit 3;; esac'
+    status, said, calls = made(target, tmp_path, failing)
+    assert status and len(calls) > 10
+    head, _, failed = said.partition("Failed:\n")
+    assert head.splitlines() == [f"{tmp_path}/python {call}" for call in calls]
+    wrong = [call for call in calls if "split.py" in call or "layouts.py" in call]
+    assert len(wrong) == 2 and failed.splitlines() == [f"  {call} (exit status 3)" for call in wrong]
+    assert made(target, tmp_path, "exit 0")[:2] == (0, head)
+
+
+@pytest.mark.parametrize(
+    ("python", "gpu", "status"),
+    [
+        ("exit 0", True, 0),
+        ('[ "$1" != -c ]', False, 0),
+        ('[ "$1" != tests/nvrtc/prove_types.py ]', True, 1),
+        ('[ "$1" != tests/gpu/prove_types.py ]', True, 1),
+    ],
+)
+def test_all_proofs_are_those_without_a_gpu_and_where_there_is_one_the_others(
+    python: str, gpu: bool, status: int, tmp_path: Path
+) -> None:
+    left, said, calls = made("proof", tmp_path, python)
+    assert bool(left) is bool(status) and ("There is no GPU here" in said) is not gpu
+    assert "tests/nvrtc/prove_covering.py" in calls and ("tests/gpu/prove_covering.py" in calls) is gpu
 
 
 def test_a_rehearsal_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

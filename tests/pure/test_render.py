@@ -540,3 +540,11 @@ def test_self_tests_are_as_fine_as_types_hold_their_values(text: str, found: tup
     assert selftest.MOST_A << fine.a_bits <= o.a.exact_limit
     assert selftest.MOST_OF_FUNCTIONS << (fine.a_bits + fine.scaled_bits) <= o.acc.exact_limit
     assert selftest.MOST_ADDED << fine.added_bits <= o.added.exact_limit
+
+
+@pytest.mark.parametrize("text", [text for text in STRUCTURES + MORE_STRUCTURES if "residue=predicated" in text])
+def test_what_is_left_is_never_compared_by_equality(text: str) -> None:
+    """ptxas 13.0 takes an == of a clamped number and its bound for true where the number is less."""
+    source = code_of(text_of(text, 90))
+    assert "count >= most" in source
+    assert not re.findall(r"\b(count|inside\(.*\)|within\(.*\)) == ", source)
