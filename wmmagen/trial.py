@@ -20,7 +20,6 @@ from wmmagen.backends import Backend, Bytes, Double, Launch, Pointer, Subject, T
 from wmmagen.batched import BatchCase, Stack
 from wmmagen.config import WIDEST_BITS, Batch, Feed, KernelConfig, Problem, Reduction, Residue, Store
 from wmmagen.config import name as name_of
-from wmmagen.epilogue import Epilogue
 from wmmagen.errors import CompileError, Fault, HazardFault, LaunchFault
 from wmmagen.foundry import Compiler
 from wmmagen.freivalds import Freivalds
@@ -207,8 +206,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     p, e, workspace = problem, problem.operation.epilogue, workspace_of(config, problem)
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
-    # Where sizes are multiples, the grid tells M.
-    sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
+    # Where sizes are multiples, the grid tells M; the kernel's own, because several are timed on one problem.
+    sizes = (p.n, p.k) if config.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
@@ -581,7 +580,7 @@ def overflowing(config: KernelConfig) -> Problem | None:
     Behind an epilogue there is none: it rounds, which is proved for sums that f32 counts, and hides what others became.
     """
     o, known = config.operation, derive.values(config)
-    if not o.acc.integer or o.epilogue != Epilogue.NONE:
+    if not o.acc.integer or o.epilogue.steps:
         return None
     most = reference.largest_product(o)
     slices = -(-(o.acc.exact_limit + 1) // (most * known["BLOCK_K"]))

@@ -162,6 +162,8 @@ using FragmentA = wmma::fragment<wmma::matrix_b, INST_N, INST_M, INST_K, __half,
 using FragmentB = wmma::fragment<wmma::matrix_a, INST_N, INST_M, INST_K, __half, wmma::col_major>;
 using Accumulator = wmma::fragment<wmma::accumulator, INST_N, INST_M, INST_K, float>;
 
+// What is told here is compared by >= and never by ==, which ptxas 13.0 takes for true of a clamped number that is less
+// than its bound (seen for sm_90).
 // How many of `most` elements from `col` on lie in a row of which `cols` are left.
 __device__ __forceinline__ int within(int col, int cols, int most) { return max(min(cols - col, most), 0); }
 
@@ -178,7 +180,7 @@ __device__ __forceinline__ Vector part_of(const Element* from, int count) {
     Vector vector;
     Element of[most];
   } part;
-  if (count == most) {
+  if (count >= most) {
     part.vector = *reinterpret_cast<const Vector*>(from);
   } else {
 #pragma unroll
@@ -193,7 +195,7 @@ __device__ __forceinline__ Vector part_of(const Element* from, int count) {
 template <class Vector, class Element>
 __device__ __forceinline__ void put_part(Element* to, const Vector& vector, int count) {
   const int most = sizeof(Vector) / sizeof(Element);
-  if (count == most) {
+  if (count >= most) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
 #pragma unroll
