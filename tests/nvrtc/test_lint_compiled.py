@@ -12,7 +12,7 @@ from cases_legality import config
 
 from tests import shipped
 from tests.shipped import own, rendered
-from wmmagen import cli, coverage, known, lint, nvrtc, sass, trial
+from wmmagen import cli, coverage, known, lint, nvrtc, rules, sass, trial
 from wmmagen.arch import ARCHS
 from wmmagen.config import KernelConfig
 from wmmagen.errors import DisassemblyError, MissingPiece
