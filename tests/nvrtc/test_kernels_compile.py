@@ -7,13 +7,11 @@ are unrolled, nothing of the text in them, and small ones are compiled in a thir
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +34,8 @@ from wmmagen.config import (
 from wmmagen.errors import CompileError
 from wmmagen.nvrtc import Binary
 from wmmagen.render import Source
+
+pytestmark = pytest.mark.usefixtures("headers_once")
 
 PIPELINES = (
     "feed=global,copy=none,stages=1,pad_a=0,pad_b=0",
@@ -90,15 +90,6 @@ PARTS = (
 )
 #: The narrow shape with row-major B, which is legal for one tile across.
 NARROW = "inst=32x8x16,warps=1x1,frags=4x1"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _headers_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The headers are read once for each architecture, which changes no byte of a binary (`test_foundry.py`)."""
-    folder = tmp_path_factory.mktemp("headers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvrtc, "compile_source", functools.partial(nvrtc.compile_source, precompiled=folder))
-        yield
 
 
 def compiled(pairs: str, sm: int, *, strict: bool = False) -> tuple[KernelConfig, Source, Binary]:
