@@ -34,54 +34,77 @@ gpu-test: $(STAMP)
 	WMMAGEN_NEEDS_GPU=1 $(BIN)/python -m pytest -q tests/gpu
 
 # The long proofs and their records, which are committed: those that need no GPU, and where there is one, all others but
-# prove_cublas.py, which needs PyTorch.
-proof: proof-cpu
-	@if $(BIN)/python -c "from wmmagen.backends import gpu; gpu.devices()" 2> /dev/null; then \
-	  $(MAKE) proof-gpu; \
+# prove_cublas.py, which needs PyTorch. A proof that fails stops no other one; make says in the end which have failed.
+proof:
+	@failed=0; $(MAKE) proof-cpu || failed=1; \
+	if $(BIN)/python -c "from wmmagen.backends import gpu; gpu.devices()" 2> /dev/null; then \
+	  $(MAKE) proof-gpu || failed=1; \
 	else \
 	  echo "There is no GPU here: make proof-gpu is left out. wmmagen doctor says what is missing."; \
-	fi
+	fi; \
+	exit $$failed
+
+define CPU_PROOFS
+tests/nvrtc/prove_executor.py
+tests/nvrtc/prove_mutants.py
+tests/nvrtc/prove_ragged.py
+tests/nvrtc/prove_estimate.py
+tests/nvrtc/prove_types.py
+tests/nvrtc/prove_epilogues.py
+tests/nvrtc/prove_batched.py
+tests/nvrtc/prove_covering.py
+tests/nvrtc/prove_layouts.py
+tests/gpu/prove_split.py --backend cpu
+tests/gpu/prove_sliced.py --backend cpu
+endef
+
+define GPU_PROOFS
+tests/gpu/prove_grid.py
+tests/gpu/prove_executor.py
+tests/gpu/prove_types.py
+tests/gpu/prove_epilogues.py
+tests/gpu/prove_covering.py
+tests/gpu/prove_counts.py
+tests/gpu/prove_accuracy.py
+tests/gpu/prove_emission.py
+tests/gpu/prove_large.py
+tests/gpu/prove_batched.py
+tests/gpu/prove_layouts.py
+tests/gpu/prove_split.py
+tests/gpu/prove_sliced.py
+tests/gpu/prove_ragged.py
+tests/gpu/prove_ragged_speed.py
+tests/gpu/prove_sanitizer.py
+tests/gpu/prove_mutants.py
+tests/gpu/prove_timing.py
+tests/gpu/prove_general.py
+tests/gpu/prove_types_speed.py
+tests/gpu/prove_epilogue_cost.py
+tests/gpu/prove_limits.py
+tests/gpu/prove_shapes.py --list batched --screen 64 --at-least 5
+tests/gpu/prove_shapes.py --list rows --screen 64
+tests/gpu/prove_ceiling.py
+tests/gpu/prove_sweep.py --at-least 300
+tests/gpu/prove_sweep.py --arch sm_75 --trials 40
+endef
+
+export CPU_PROOFS GPU_PROOFS
+
+# Runs each line that comes in, a proof with its arguments.
+RUN_ALL = { \
+	  failed=; \
+	  while read -r proof; do \
+	    echo "$(BIN)/python $$proof"; \
+	    $(BIN)/python $$proof < /dev/null || failed="$$failed  $$proof (exit status $$?)\n"; \
+	  done; \
+	  if [ -n "$$failed" ]; then printf "Failed:\n%b" "$$failed"; exit 1; fi; \
+	}
 
 proof-cpu: $(STAMP)
-	$(BIN)/python tests/nvrtc/prove_executor.py
-	$(BIN)/python tests/nvrtc/prove_mutants.py
-	$(BIN)/python tests/nvrtc/prove_ragged.py
-	$(BIN)/python tests/nvrtc/prove_estimate.py
-	$(BIN)/python tests/nvrtc/prove_types.py
-	$(BIN)/python tests/nvrtc/prove_epilogues.py
-	$(BIN)/python tests/nvrtc/prove_batched.py
-	$(BIN)/python tests/nvrtc/prove_covering.py
-	$(BIN)/python tests/nvrtc/prove_layouts.py
-	$(BIN)/python tests/gpu/prove_split.py --backend cpu
-	$(BIN)/python tests/gpu/prove_sliced.py --backend cpu
+	@printf '%s\n' "$$CPU_PROOFS" | $(RUN_ALL)
 
 proof-gpu: $(STAMP)
-	$(BIN)/python tests/gpu/prove_grid.py
-	$(BIN)/python tests/gpu/prove_executor.py
-	$(BIN)/python tests/gpu/prove_types.py
-	$(BIN)/python tests/gpu/prove_epilogues.py
-	$(BIN)/python tests/gpu/prove_covering.py
-	$(BIN)/python tests/gpu/prove_counts.py
-	$(BIN)/python tests/gpu/prove_accuracy.py
-	$(BIN)/python tests/gpu/prove_emission.py
-	$(BIN)/python tests/gpu/prove_large.py
-	$(BIN)/python tests/gpu/prove_batched.py
-	$(BIN)/python tests/gpu/prove_layouts.py
-	$(BIN)/python tests/gpu/prove_split.py
-	$(BIN)/python tests/gpu/prove_sliced.py
-	$(BIN)/python tests/gpu/prove_ragged.py
-	$(BIN)/python tests/gpu/prove_ragged_speed.py
-	$(BIN)/python tests/gpu/prove_sanitizer.py
-	$(BIN)/python tests/gpu/prove_mutants.py
-	$(BIN)/python tests/gpu/prove_timing.py
-	$(BIN)/python tests/gpu/prove_general.py
-	$(BIN)/python tests/gpu/prove_types_speed.py
-	$(BIN)/python tests/gpu/prove_epilogue_cost.py
-	$(BIN)/python tests/gpu/prove_limits.py
-	$(BIN)/python tests/gpu/prove_shapes.py --at-least 5
-	$(BIN)/python tests/gpu/prove_ceiling.py
-	$(BIN)/python tests/gpu/prove_sweep.py --at-least 300
-	$(BIN)/python tests/gpu/prove_sweep.py --arch sm_75 --trials 40
+	@printf '%s\n' "$$GPU_PROOFS" | $(RUN_ALL)
 
 # Every committed kernel again, from its own name, and the documents that are made.
 generated: $(STAMP)

@@ -12,6 +12,7 @@ from wmmagen import defaults, derive, layout, reference, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend, Bytes
 from wmmagen.config import KernelConfig, Operation, Problem, read_pairs
+from wmmagen.dtypes import ELEMENT_TYPES
 from wmmagen.layout import Array, Image
 from wmmagen.nvrtc import Binary
 from wmmagen.verdict import Verdict, judge
@@ -174,6 +175,12 @@ OVERFLOWS = {
 }
 
 
+def overflowing_pairs(types: str, shape: str, feed: str) -> str:
+    """Keys of a kernel that :func:`sums_of_64` is asked of."""
+    # Row-major A and column-major B: no tile of them is 8 wide in memory.
+    return f"{TILES[shape]},layout=rc,{types},feed={feed}"
+
+
 def sums_of_64(config: KernelConfig, binary: Binary, backend: Backend) -> tuple[set[float], Verdict]:
     """The values of D, and the verdict, where A and B hold 64 everywhere and K is 16."""
     problem = Problem.packed(config.operation, 32, 64, 16)
@@ -190,6 +197,25 @@ EVERYWHERE = {
 }
 
 SUMS = {"tf32": "f32", "s8": "s32"}
+
+
+def layouts_of(a: str) -> tuple[str, ...]:
+    """The layouts that operands of a type have: those of a byte lie along K."""
+    return ("rc",) if ELEMENT_TYPES[a].bits == 8 else LAYOUTS
+
+
+def everywhere_pairs(a: str, layout: str, pipeline: str) -> str:
+    """Keys of a kernel that :func:`everywhere` is asked of."""
+    return f"a={a},acc={SUMS[a]},d={SUMS[a]},layout={layout},warps=1x1,frags=2x2,k_steps=2,{pipeline}"
+
+
+#: Kernels for :data:`EVERYWHERE`, by type and all that differs.
+EVERYWHERE_KERNELS = [
+    (a, everywhere_pairs(a, layout, pipeline))
+    for a in EVERYWHERE
+    for layout in layouts_of(a)
+    for pipeline in ("copy=ld,stages=1", "copy=ld,stages=2", "copy=cpasync,stages=3")
+]
 
 
 def everywhere(config: KernelConfig, binary: Binary, backend: Backend) -> set[float]:

@@ -1,6 +1,6 @@
 """Configurations of every type of operands, for the proofs of types: on the executor and on a card.
 
-Each row of the table of instructions that is made stands in every layout that is made, in every way of filling shared
+Each row of the table of instructions that is made stands in every layout that is legal, in every way of filling shared
 memory; ways of storing, epilogues and types of D take turns.
 """
 
@@ -38,7 +38,7 @@ def configs(arch: Arch, types: tuple[str, ...] = TYPES) -> Iterator[KernelConfig
     for inst in loops.made(types):
         if inst.min_sm > arch.sm:
             continue
-        for layout, pipeline in itertools.product(coverage.layouts_of(inst.a.name) or inst.layouts, PIPELINES):
+        for layout, pipeline in itertools.product(inst.whole_layouts, PIPELINES):
             number, ends = next(turn), list(_ends(inst))
             first = [ends[number % len(ends)]] if not inst.acc.integer else ends
             for end in first:

@@ -483,7 +483,7 @@ def bench(
         str, typer.Option("--fix", metavar="KEY=VALUE,…", help="The operation of --best, for example acc=f16.")
     ] = "",
     shapes: Annotated[
-        str | None, typer.Option("--shapes", metavar="LIST", help="A list of sizes instead: decode or batched.")
+        str | None, typer.Option("--shapes", metavar="LIST", help="A list of sizes instead: decode, rows or batched.")
     ] = None,
     mode: TimedMode = "warm",
     data: TimedData = "normal",

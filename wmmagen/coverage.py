@@ -5,8 +5,6 @@ Not legality: a value that is missing here breaks no rule and carries no rule id
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from wmmagen.config import Batch, KernelConfig, Layout, Reduction, Residue, spell, values_of
 from wmmagen.errors import NotGeneratedYet
 
@@ -17,15 +15,6 @@ GENERATED: dict[str, tuple[str, ...]] = {
     "d": ("f32", "f16", "bf16", "f64", "s32", "s8", "u8"),
     "c": ("f32", "f16", "bf16", "f64", "s8", "u8", "s32"),
 }
-#: Operand types whose layouts are made in part, with the reason.
-LAYOUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(
-    ("s8", "u8"),
-    (
-        ("rc",),
-        "rows of the other layouts run across K, where fragments of bytes become loads of single bytes; staging would "
-        "have to transpose them",
-    ),
-)
 #: Why operand types are not made.
 REASONS: dict[str, str] = dict.fromkeys(
     ("s4", "u4", "b1"),
@@ -34,31 +23,15 @@ REASONS: dict[str, str] = dict.fromkeys(
 )
 
 
-def layouts_of(a: str) -> tuple[str, ...] | None:
-    """The layouts that are made of an operand type; None for all that it has."""
-    return LAYOUTS[a][0] if a in LAYOUTS else None
-
-
 def missing(config: KernelConfig) -> list[str]:
     """One sentence for each part of ``config`` that is known but not generated yet; empty where it can be rendered."""
     values = {key: spell(value) for key, value in values_of(config).items()}
-    return [*_unmade(values), *_unmade_layout(values)]
-
-
-def _unmade(values: Mapping[str, str]) -> Iterator[str]:
-    for key, made in GENERATED.items():
-        if values.get(key, made[0]) not in made:
-            why = f" ({REASONS[values[key]]})" if key == "a" and values[key] in REASONS else ""
-            yield f"{key}={values[key]} is known, but not generated yet{why}; made today: {key}={' '.join(made)}"
-
-
-def _unmade_layout(values: Mapping[str, str]) -> Iterator[str]:
-    made, why = LAYOUTS.get(values["a"], ((), ""))
-    if made and values["layout"] not in made:
-        yield (
-            f"layout={values['layout']} of {values['a']} is known, but not generated yet ({why}); made today: "
-            f"layout={' '.join(made)}"
-        )
+    unmade = {key: made for key, made in GENERATED.items() if values.get(key, made[0]) not in made}
+    reasons = {key: f" ({REASONS[values[key]]})" for key in unmade if key == "a" and values[key] in REASONS}
+    return [
+        f"{key}={values[key]} is known, but not generated yet{reasons.get(key, '')}; made today: {key}={' '.join(made)}"
+        for key, made in unmade.items()
+    ]
 
 
 def demand(config: KernelConfig) -> None:

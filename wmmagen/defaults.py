@@ -201,7 +201,7 @@ def _of_types(given: Mapping[str, Any]) -> dict[str, Any]:
     row = rows[0]
     a, acc = given.get("a", row.a), given.get("acc", row.acc)
     d = given.get("d", given["c"] if acc.integer and given.get("c", acc).bits == 8 else acc)
-    layout = Layout((coverage.layouts_of(a.name) or row.layouts)[0])
+    layout = Layout(row.whole_layouts[0])
     # What whole sums become is made by a scale, and a type of what is added asks for something that is.
     scaled = acc.integer and d != acc
     epilogue = Epilogue.LINEAR if scaled or given.get("c", d) != d else Epilogue.NONE

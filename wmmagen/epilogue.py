@@ -10,6 +10,7 @@ reference, the bound of its error and the self-test of an emitted file are all m
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -193,6 +194,12 @@ class Epilogue:
     def scale_names(self) -> tuple[str, ...]:
         """What sums are multiplied by, in the order of its steps; a user's formula is not looked into."""
         return tuple(name for step in self.steps for name in ("alpha", "scale", *SCALES) if name in step.names)
+
+    @property
+    def scales_first(self) -> tuple[str, ...]:
+        """The scales in front of the first step that rounds: what they make of whole sums may be fractions to it."""
+        exact = itertools.takewhile(lambda step: formula.exact(step.formula), self.steps)
+        return self.with_steps(tuple(exact)).scale_names
 
     @property
     def scales(self) -> bool:

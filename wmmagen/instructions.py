@@ -92,6 +92,18 @@ class Instruction:
             raise ValueError(f"{self}: the accumulator fragments do not hold D exactly once")
 
     @property
+    def bytewise(self) -> bool:
+        """Whether fragments across K are loaded in single bytes, from shared or from global memory."""
+        return self.machine is not None and any(
+            access.endswith(".8") for access in (self.machine.shared[1], self.machine.from_global[1])
+        )
+
+    @property
+    def whole_layouts(self) -> tuple[str, ...]:
+        """Those of ``layouts`` in which no fragment is loaded in single bytes."""
+        return tuple(both for both in self.layouts if both == "rc") if self.bytewise else self.layouts
+
+    @property
     def shape(self) -> str:
         """``16x16x16``."""
         return f"{self.m}x{self.n}x{self.k}"

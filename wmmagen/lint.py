@@ -7,6 +7,7 @@ all of them. What it must hold stands in the instruction table, in :class:`wmmag
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ def defects(config: KernelConfig, kernel: Kernel) -> tuple[str, ...]:
     row = instructions.find(o.a, o.acc, *config.multiplied)
     machine = row.machine if row is not None else None
     loops = kernel.innermost(Kind.MATRIX)
-    found = _hidden_spaces(kernel, loops, machine)
+    found = [*_mistaken(kernel), *_hidden_spaces(kernel, loops, machine)]
     if not loops:
         return (*found, "no loop holds a matrix instruction: nothing is multiplied along K")
     if machine is None:
@@ -195,6 +196,22 @@ def _listed(ops: Sequence[tuple[Op, Access]]) -> str:
 
 def _start(loop: Loop) -> str:
     return f"{loop.ops[0].address:#x}"
+
+
+def _mistaken(kernel: Kernel) -> list[str]:
+    """What ptxas is known to make of code that says something else.
+
+    Source: ``tests/gpu/test_parts_on_card.py``. ptxas 13.0.88 makes ``max(min(x, bound), 0) == bound`` the predicate
+    of a VIMNMX.RELU, which an H200 sets where ``x`` is less, too; ptxas 13.5 compares.
+    """
+    clamps = [op for op in kernel.ops if op.opcode == "VIMNMX" and "RELU" in op.modifiers]
+    taken = [op for op in clamps if re.match(r"U?R\w+, P\d", op.operands)]
+    if not taken:
+        return []
+    return [
+        f"{len(taken)} VIMNMX.RELU (first at {taken[0].address:#x}) set a predicate, which ptxas 13.0 takes for "
+        '"clamped to its bound" and which holds below it, too: compile with another version, or compare by >='
+    ]
 
 
 def _hidden_spaces(kernel: Kernel, loops: Sequence[Loop], machine: MachineCode | None) -> list[str]:

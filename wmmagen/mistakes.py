@@ -7,6 +7,7 @@ An origin is a report of the mistake in somebody's kernel, by project and number
 is constructed, and its origin is empty. What a mistake becomes here is the same mistake in this kernel's terms.
 
 32-bit offsets have no row: what shows them is a matrix of more than 2^31 elements, and no executor holds that.
+`tests/pure/test_offsets.py` plants them and reads the texts.
 """
 
 from __future__ import annotations
@@ -168,6 +169,17 @@ CHAIN_GLOBAL = (
     "layout=rr,feed=global,warps=1x2,frags=1x1,k_steps=2,store=staged,d=f16,epilogue=linear+biascol+relu+clamp"
 )
 CHAIN_GELU = "layout=cr,warps=1x2,frags=1x2,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear+biascol+gelu"
+#: Functions, of one tile for a block: what becomes of an element does not depend on the size.
+_TILE = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
+GELU = f"layout=rr,{_TILE},store=staged,d=f16,epilogue=biascol+gelu"
+GELU_DIRECT = f"layout=rc,{_TILE},store=direct,epilogue=gelu"
+SILU = f"layout=rr,{_TILE},store=staged,d=f16,epilogue=linear+silu"
+SILU_DIRECT = f"layout=rc,{_TILE},store=direct,epilogue=silu"
+GELUTANH = f"layout=rr,{_TILE},store=staged,d=f16,epilogue=biascol+gelutanh"
+GELUTANH_DIRECT = f"layout=rc,{_TILE},store=direct,epilogue=gelutanh"
+FORMULA = f"layout=rr,{_TILE},store=staged,epilogue=expr(exp(acc/16)+erf(bias)*tanh(acc)*sqrt(abs(acc)+1))"
+FORMULA_HALVES = FORMULA.replace("staged", "staged,d=f16,c=f32")
+DOUBLES_SILU = "a=f64,warps=1x1,frags=2x2,k_steps=4,copy=ld,stages=1,store=direct,epilogue=silu"
 STRIDED = "batch=strided,layout=rc,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=3,store=direct"
 STRIDED_LINEAR = (
     "batch=strided,layout=cr,warps=1x2,frags=2x1,k_steps=2,copy=ld,stages=2,store=staged,d=f16,epilogue=linear"
@@ -754,7 +766,65 @@ _RESULTS = (
     ),
 )  # fmt: skip
 
-#: Products of a batch. A stride in 32 bits has no row, as other offsets have none.
+_IN_HALVES = "__half2float(__float2half(value))"
+
+#: A function of an argument that was rounded, which is right wherever the argument was a rounded one.
+_ARGUMENTS = (
+    Mutant(
+        "cdf-of-whole", "the distribution function of GELU is that of the nearest whole number", "",
+        (Edit("normal_cdf(value)", "normal_cdf(rintf(value))"),), (GELU, GELU_DIRECT, CHAIN_GELU), words=_WRONG,
+    ),
+    Mutant(
+        "cdf-of-steps", "the distribution function of GELU is looked up in steps of a half", "",
+        (Edit("normal_cdf(value)", "normal_cdf(0.5f * rintf(2.0f * value))"),), (GELU_DIRECT, GELU, CHAIN_GELU),
+        words=_WRONG,
+    ),
+    Mutant(
+        "cdf-in-f16", "the distribution function of GELU is that of a sum that was rounded to f16", "",
+        (Edit("normal_cdf(value)", f"normal_cdf({_IN_HALVES})"),), (GELU, GELU_DIRECT), words=_WRONG,
+    ),
+    Mutant(
+        "silu-of-whole", "the exponential of SiLU is that of the nearest whole number", "",
+        (Edit("expf(-value)", "expf(-rintf(value))"),), (SILU_DIRECT, SILU), words=_WRONG,
+    ),
+    Mutant(
+        "silu-in-f16", "the exponential of SiLU is that of a sum that was rounded to f16", "keras-hub PR #1540",
+        (Edit("expf(-value)", f"expf(-{_IN_HALVES})"),), (SILU, SILU_DIRECT), words=_WRONG,
+    ),
+    Mutant(
+        "gelutanh-of-steps", "the exponential of GELU by tanh is that of a multiple of a half", "",
+        (Edit("* (value + 0.044715f", "* (0.5f * rintf(2.0f * value) + 0.044715f"),), (GELUTANH_DIRECT, GELUTANH),
+        words=_WRONG,
+    ),
+    Mutant(
+        "gelutanh-in-f16", "the exponential of GELU by tanh is that of a sum that was rounded to f16", "fairseq #2235",
+        (Edit("* (value + 0.044715f", f"* ({_IN_HALVES} + 0.044715f"),), (GELUTANH, GELUTANH_DIRECT), words=_WRONG,
+    ),
+    Mutant(
+        "exp-of-whole", "exp takes a whole number", "",
+        (Edit("expf(value / 16.0f)", "expf(rintf(value) / 16.0f)"),), (FORMULA, FORMULA_HALVES), words=_WRONG,
+    ),
+    Mutant(
+        "erf-of-steps", "erf takes multiples of a half", "",
+        (Edit("erff(bias_of_columns.of[e])", "erff(0.5f * rintf(2.0f * bias_of_columns.of[e]))"),),
+        (FORMULA, FORMULA_HALVES), words=_WRONG,
+    ),
+    Mutant(
+        "tanh-of-whole", "tanh takes a whole number", "",
+        (Edit("tanhf(value)", "tanhf(rintf(value))"),), (FORMULA, FORMULA_HALVES), words=_WRONG,
+    ),
+    Mutant(
+        "sqrt-of-whole", "sqrt takes a whole number", "",
+        (Edit("sqrtf(fabsf(value)", "sqrtf(rintf(fabsf(value))"),), (FORMULA, FORMULA_HALVES), words=_WRONG,
+    ),
+    Mutant(
+        "exp-in-f32", "the exponential of a double is that of the nearest float", "",
+        (Edit("exp(-value)", "exp(-static_cast<double>(static_cast<float>(value)))"),),
+        (DOUBLES_SILU, DOUBLES_SILU.replace("direct", "staged")), words=_WRONG,
+    ),
+)  # fmt: skip
+
+#: Products of a batch. A stride in 32 bits has no row, as no other offset has one.
 _BATCHES = (
     Mutant(
         "a-of-first-product", "every product reads the first A", "llm.c #171",
@@ -983,6 +1053,7 @@ _EDGES = (
 
 #: All of them, in the order of a table.
 MUTANTS: tuple[Mutant, ...] = (
-    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_LAYOUTS, *_TILES, *_RESULTS, *_BATCHES, *_SPLITS, *_GROUPS, *_EDGES,
+    *_BARRIERS, *_PIPELINE, *_ADDRESSES, *_LAYOUTS, *_TILES, *_RESULTS, *_ARGUMENTS, *_BATCHES, *_SPLITS, *_GROUPS,
+    *_EDGES,
 )  # fmt: skip
 KINDS: dict[str, Mutant] = {mutant.kind: mutant for mutant in MUTANTS}

@@ -15,6 +15,13 @@ smaller of the two powers of two, alpha·A·B + beta·C is an integer, and so ar
 |alpha|·Σ|a||b| + |beta|·|c| is at most 2^24 of these units (2^53), the type holds all of them, in whatever order and
 with or without fused operations.
 
+What a step rounds, a function above all, has to be seen at fractions, too: a kernel that rounds an argument is right at
+every integer. There A is a·2^-s with an integer a and one s for the whole matrix (``Inputs.scale_bits``), and so is
+every sum. A power of two changes nothing in what a type counts, so the bounds above hold for the integers: for
+Σ|a||b| in units of 2^-s. C, R and biases are multiples of a power of two, as many as their type holds; B is whole.
+Operands of bytes have whole sums: there a scale before the function and the biases make fractions, and where a function
+is of the sum itself, integers are all that it can see.
+
 A kernel has to round tf32 operands, which lie in memory as floats: :func:`unrounded` gives floats that round to the
 integers of the inputs, so that a kernel that leaves them as they are is wrong.
 
@@ -35,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen.config import LINEAR, Operation, Order, Overflow, Problem, Raster
-from wmmagen.dtypes import F64, RESULTS, ElementType
+from wmmagen.dtypes import F32, F64, RESULTS, ElementType
 from wmmagen.epilogue import BIASES, SCALES, VECTORS, along_row
 from wmmagen.errors import ConfigError, NotGeneratedYet
 from wmmagen.formula import evaluate
@@ -67,8 +74,27 @@ PATTERNS = ("auto", "field", "positions", "extremes")
 #: A factor that leaves less room than this to Σ|a||b| or to |c| leaves inputs that show few mistakes.
 LEAST_ROOM = 64
 #: In a chain of steps: magnitudes of C, R and biases where all is exact, and where a function makes of large numbers
-#: what it makes of all others. There Σ|a||b| is small, too; and not too large for bounds to leave something of it.
-_ADDED, _ADDED_TO_FUNCTIONS, _SUMS_OF_FUNCTIONS, _SUMS_BETWEEN_BOUNDS = 100, 4, 32, 256
+#: what it makes of all others; and Σ|a||b| where bounds have to leave something of it.
+_ADDED, _ADDED_TO_FUNCTIONS, _SUMS_BETWEEN_BOUNDS = 100, 4, 256
+#: What a function is given: the typical magnitude of the largest rows of sums. Four times as much is reached, where
+#: most functions are flat and an exponential is still finite.
+_SPREAD = 6
+#: Σ|a||b| of functions of whole sums that nothing scales before; in large matrices, in units: each element is looked up
+#: in a table there, which few numbers keep small.
+_SUMS_OF_FUNCTIONS, _SUMS_OF_LARGE = 32, 1024
+#: The largest product of operands where the accumulator has room for all, and the least one, below which zeros take the
+#: place of terms.
+_LARGEST_PRODUCT, _LEAST_PRODUCT = 6144, 32
+#: Magnitude of B, which is whole, and of its small one where little room is left to A.
+_MOST_B, _LEAST_A = 3, 16
+#: What a scale before a function makes of whole sums is a multiple of 2^-this, and by what those of large matrices are
+#: scaled.
+_WHOLE_BITS, _SCALE_OF_LARGE = 8, 0.25
+#: Sums are multiples of 2^-this at most: f16 has none that are finer, and f64 as many as anybody needs.
+_MOST_BITS = {"f32": 24, "f64": 64}
+#: Rows of A are up to so many powers of two smaller than others, so that functions are seen near 0 and where they are
+#: flat; and one in so many is 0.
+_ROW_SIZES, _ROWS_TO_ZERO = 4, 16
 #: Scales of rows and columns: no two neighbours are alike, and none is 1 alone.
 _SCALES = (0.5, 1.0, 2.0, -1.0, 3.0, -0.25)
 #: More streams of values, for what a chain reads.
@@ -87,17 +113,22 @@ _INT_SIGMA = 32.0
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Integer operands with the bound that was proved for them.
+    """Operands, integers times powers of two, with the bound that was proved for them.
 
     Attributes:
         problem: what they are operands of.
-        a: logical A, m×k integers, read-only. Widen before multiplying: the dtype is not wide enough for products.
+        a: logical A, m×k multiples of 2^-``scale_bits``, read-only; integers in an integer dtype where that is 0.
+            :func:`widened` before multiplying: the dtype is not wide enough for products.
         b: logical B, k×n integers, read-only.
         pattern: ``auto``, ``field``, ``positions``, ``extremes``, or ``given`` for a caller's own arrays.
-        bound: proved: no sum of |a||b| over K exceeds it.
-        limit: up to here the accumulator is exact, the epilogue is exact beside this C, and D is finite.
-        c: logical C, m×n integers, read-only; None where nothing reads C.
-        beside: what else the epilogue reads of memory: ``r``, m×n, and the vectors, read-only.
+        bound: proved: no sum of |a||b| over K exceeds it; in units of 2^-``scale_bits``.
+        limit: up to here the accumulator is exact, the epilogue is exact beside this C, and D is finite; in the same
+            units.
+        c: logical C, m×n, read-only; None where nothing reads C. Integers but beside functions, where it is in
+            multiples of a power of two that its type holds.
+        beside: what else the epilogue reads of memory: ``r``, m×n, and the vectors, read-only, as C.
+        scale_bits: every sum of products is a multiple of 2^-this: 0 for integers, which all inputs are but those of
+            chains with functions.
     """
 
     problem: Problem
@@ -108,6 +139,7 @@ class Inputs:
     limit: int
     c: Array | None = field(default=None, repr=False)
     beside: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    scale_bits: int = 0
 
     @property
     def guaranteed(self) -> bool:
@@ -119,7 +151,11 @@ class Inputs:
 
     def __str__(self) -> str:
         word = "within" if self.guaranteed else "beyond"
-        return f"{self.problem} {self.pattern}: sums of |a||b| up to {self.bound}, {word} the exact limit {self.limit}"
+        units = f" units of 2^-{self.scale_bits}" if self.scale_bits else ""
+        return (
+            f"{self.problem} {self.pattern}: sums of |a||b| up to {self.bound}{units}, {word} the exact limit "
+            f"{self.limit}"
+        )
 
 
 def _one_sided(values: Array) -> bool:
@@ -169,7 +205,7 @@ def _finite_in(operation: Operation) -> int:
 def _chain_limit(problem: Problem, largest_c: int, beside: Mapping[str, Array]) -> int:
     """The largest Σ|a||b| with which every step of a chain is exact and D finite; -1 where even none is too much.
 
-    Where a step is a function, the largest with which the sums are exact.
+    Where a step is a function, the largest with which the sums are exact, in whatever power of two they are counted.
     """
     p, e, factor = problem, problem.operation.epilogue, problem.operation.factor
     # Sums of whole numbers go on as floats.
@@ -228,14 +264,17 @@ def sum_limit(problem: Problem, largest_c: int = 0, beside: Mapping[str, Array] 
     return min(exact, left // abs(room.alpha)) if room.alpha else min(exact, left)
 
 
-def _largest_c(problem: Problem) -> int:
+def _largest_c(problem: Problem, added: int) -> int:
     """The magnitude up to which the generator lets C go: a quarter of the room, as far as its type counts; 0 for none.
+
+    Args:
+        added: that of what a chain adds.
 
     Raises:
         ConfigError: the factors leave C or the sums less than :data:`LEAST_ROOM`.
     """
     if is_chain(problem.operation):
-        return _added(problem) if problem.reads_c else 0
+        return added if problem.reads_c else 0
     if not problem.operation.scaled:
         return 0
     room = room_of(problem)
@@ -380,20 +419,135 @@ def _signed(element: ElementType) -> bool:
     return element.name != "u8"
 
 
-def _added(problem: Problem) -> int:
-    """The magnitude up to which C, R and biases of a chain go."""
-    e = problem.operation.epilogue
-    return min(_ADDED if e.exact else _ADDED_TO_FUNCTIONS, problem.operation.added.exact_limit)
+@dataclass(frozen=True)
+class _Draw:
+    """How large and how fine the inputs of a chain are.
+
+    Attributes:
+        added: the largest magnitude of C, R and biases, in units of 2^-``added_bits``.
+        added_bits: see there.
+        scale_bits: A is in units of 2^-this.
+        a, b: largest magnitudes of A, in these, and of B; 0 where Σ|a||b| alone decides.
+        terms: how many products of a sum are not 0, at most.
+    """
+
+    added: int
+    added_bits: int = 0
+    scale_bits: int = 0
+    a: int = 0
+    b: int = 0
+    terms: int = 0
+
+
+def _draw_of(problem: Problem, pattern: str) -> _Draw:
+    """What the generator draws; patterns with values of their own are whole."""
+    o, most = problem.operation, problem.operation.added.exact_limit
+    if o.epilogue.exact:
+        return _Draw(min(_ADDED, most))
+    if pattern != "auto":
+        return _Draw(min(_ADDED_TO_FUNCTIONS, most))
+    draw = _whole_operands(problem) if o.acc.integer else _fine_operands(problem)
+    if o.added.integer:
+        return draw
+    if _is_large(problem):
+        return replace(draw, added=2, added_bits=1)
+    # As fine as what they are added to, as far as the type goes with numbers of this size.
+    bits = min(most, 2**30 - 1).bit_length() - _ADDED_TO_FUNCTIONS.bit_length()
+    bits = min(bits, _WHOLE_BITS if o.acc.integer else draw.scale_bits)
+    return replace(draw, added=_ADDED_TO_FUNCTIONS << bits, added_bits=bits)
+
+
+def _is_large(problem: Problem) -> bool:
+    """Whether what becomes of its elements is looked up; see :func:`span_of`."""
+    return problem.m * problem.n >= _LARGE
+
+
+def _fine_operands(problem: Problem) -> _Draw:
+    """Magnitudes of A and B, and the power of two with which their sums are spread as functions want them."""
+    o, k = problem.operation, max(problem.k, 1)
+    limit = min(o.acc.exact_limit, o.factor.exact_limit, _SUMS_OF_LARGE if _is_large(problem) else 2**62)
+    cap = min(o.a.exact_limit, 2**30 - 1)
+    terms = min(k, limit // _LEAST_PRODUCT)
+    share = limit // terms
+    least_b = max(share // min(cap, _LARGEST_PRODUCT), min(share // _LEAST_A, _MOST_B), 1)
+    b = min(max(_MOST_B, _LARGEST_PRODUCT // cap), least_b)
+    a = min(cap, share // b)
+    seen = _typical(a) * _typical(b) * math.sqrt(terms) * _scaled_before(problem)
+    bits = min(max(round(math.log2(seen / _SPREAD)), 0), _MOST_BITS[o.factor.name])
+    return _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit), scale_bits=bits, a=a, b=b, terms=terms)
+
+
+def _typical(most: int) -> float:
+    """The root of the mean square of 1 … ``most``."""
+    return math.sqrt((most + 1) * (2 * most + 1) / 6)
+
+
+def _whole_operands(problem: Problem) -> _Draw:
+    """Magnitudes of A and B whose whole sums are spread by the scales before a function as that wants them."""
+    o, k = problem.operation, max(problem.k, 1)
+    draw = _Draw(min(_ADDED_TO_FUNCTIONS, o.added.exact_limit))
+    if not o.epilogue.scales_first:
+        return draw
+    # What is scaled up has to be told apart, too.
+    spread = max(round(_SPREAD / _scaled_before(problem)), _SPREAD)
+    if _signed(o.a):
+        # Terms of both signs add up as the root of their number, those of one sign as their number.
+        product, terms = max(3 * spread // math.isqrt(k), 1), spread**2
+    else:
+        product = max(4 * spread // k, 4)
+        terms = max(4 * spread // product, 1)
+    cap, limit = o.a.exact_limit, o.factor.exact_limit
+    terms = min(k, terms, limit // 4)
+    product = min(product, limit // terms)
+    a = min(math.isqrt(product), cap)
+    return replace(draw, a=a, b=min(product // a, cap), terms=terms)
+
+
+def _scaled_before(problem: Problem) -> float:
+    """By what a call's scales make sums larger before the first step that rounds; of 0, which leaves none, by 1."""
+    names = problem.operation.epilogue.scales_first
+    factors = (_scale_of(problem, name) if name in SCALES else abs(getattr(problem, name)) for name in names)
+    return math.prod(factor or 1.0 for factor in factors)
+
+
+def _drawn(problem: Problem, seed: int, draw: _Draw) -> tuple[Array, Array]:
+    """A, in multiples of 2^-``scale_bits``, and B: rows of A of several sizes, one in some of them 0."""
+    p, signed = problem, _signed(problem.operation.a)
+    a = _nonzero(p.m, p.k, draw.a, signed, 4 * seed)
+    b = _nonzero(p.k, p.n, draw.b, signed, 4 * seed + 1)
+    smaller = _in_range(_hashed(p.m, 1, 4 * seed + 2), _ROW_SIZES).astype(np.int32)
+    a = np.sign(a) * np.maximum(np.abs(a) >> smaller, 1)
+    a[_ROWS_TO_ZERO - 1 :: _ROWS_TO_ZERO] = 0
+    return (_thin(a, draw.terms, 4 * seed + 2) if p.k > draw.terms else a), b
+
+
+def _multiples(values: Array, bits: int) -> Array:
+    """Integers as multiples of 2^-``bits``; themselves for 0."""
+    if not bits:
+        return values
+    narrow = values.dtype.itemsize <= 4 and _largest(values) <= F32.exact_limit
+    return np.asarray(np.ldexp(values.astype(np.float32 if narrow else np.float64), -bits))
+
+
+def _units(values: Array, bits: int) -> Array:
+    """How many units of 2^-``bits`` values are; integers."""
+    return np.ldexp(values, bits).astype(np.int64) if bits else values
+
+
+def widened(values: Array) -> Array:
+    """Values in the dtype in which sums of products of them are exact: ``int64``, of fractions ``float64``."""
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
 def _aim(operation: Operation) -> int:
     """Up to where Σ|a||b| goes, as far as it may: beyond, every element might become the same."""
     e, limit = operation.epilogue, operation.factor.exact_limit
-    if e.exact and not (e.bounds or (operation.d.bits == _BYTES and not e.scale_names)):
+    if not e.exact:
+        return _SUMS_OF_FUNCTIONS
+    if not (e.bounds or (operation.d.bits == _BYTES and not e.scale_names)):
         return limit
-    least = _SUMS_BETWEEN_BOUNDS if e.exact else _SUMS_OF_FUNCTIONS
     _, scale = _small_scale(operation)
-    return min(limit, round(least / scale))
+    return min(limit, round(_SUMS_BETWEEN_BOUNDS / scale))
 
 
 def _small_scale(operation: Operation) -> tuple[str, float]:
@@ -404,7 +558,9 @@ def _small_scale(operation: Operation) -> tuple[str, float]:
     o, e = operation, operation.epilogue
     if not o.acc.integer or not is_chain(o) or not e.scale_names:
         return "", 1.0
-    if not e.exact or e.bounds:
+    if not e.exact:
+        return (e.scales_first[0], 2.0**-_WHOLE_BITS) if e.scales_first else ("", 1.0)
+    if e.bounds:
         return e.scale_names[0], _SMALL_SUMS[o.a.name]
     return e.scale_names[0], _byte_scale(o)
 
@@ -418,19 +574,21 @@ def _byte_scale(operation: Operation) -> float:
 
 def _most_beside(problem: Problem) -> dict[str, Array]:
     """The largest values that :func:`_beside` may draw, and all scales: what proves a bound for every draw."""
-    e, largest = problem.operation.epilogue, np.array([_added(problem), 1])
-    scales = {name: np.array(_SCALES) * _scale_of(problem.operation, name) for name in SCALES}
+    e, largest = problem.operation.epilogue, np.array([_draw_of(problem, "auto").added, 1])
+    scales = {name: np.array(_SCALES) * _scale_of(problem, name) for name in SCALES}
     return {name: scales.get(name, largest) for name in ("r", *VECTORS) if e.has(name)}
 
 
-def _scale_of(operation: Operation, name: str) -> float:
+def _scale_of(problem: Problem, name: str) -> float:
     """What values of a scale are multiplied by; see :func:`_small_scale`."""
-    first, scale = _small_scale(operation)
+    first, scale = _small_scale(problem.operation)
+    if name == first and not problem.operation.epilogue.exact and _is_large(problem):
+        scale = _SCALE_OF_LARGE
     return scale if name == first else 1.0
 
 
-def _beside(problem: Problem, seed: int) -> dict[str, Array]:
-    """What a chain reads beside A, B and C: integers without zeros, and scales that are a few powers of two and a 3."""
+def _beside(problem: Problem, seed: int, draw: _Draw) -> dict[str, Array]:
+    """What a chain reads beside A, B and C: no zeros, and scales that are a few powers of two and a 3."""
     p, e, found = problem, problem.operation.epilogue, {}
     signed = _signed(p.operation.added)
 
@@ -438,17 +596,17 @@ def _beside(problem: Problem, seed: int) -> dict[str, Array]:
         return (4 * seed + 3 + stream * _STREAM) % 2**32
 
     if e.has("r"):
-        found["r"] = _nonzero(p.m, p.n, _added(p), signed, salt(1))
+        found["r"] = _multiples(_nonzero(p.m, p.n, draw.added, signed, salt(1)), draw.added_bits)
     for stream, vector in enumerate(VECTORS, start=2):
         if not e.has(vector):
             continue
         extent = p.m if along_row(vector) else p.n
         if vector in BIASES:
-            found[vector] = _nonzero(1, extent, _added(p), signed, salt(stream))[0]
+            found[vector] = _multiples(_nonzero(1, extent, draw.added, signed, salt(stream))[0], draw.added_bits)
         else:
             # A step of 1 to 5 from each to the next.
             steps = 1 + _in_range(_hashed(1, extent, salt(stream)), len(_SCALES) - 1)[0]
-            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)] * _scale_of(p.operation, vector)
+            found[vector] = np.array(_SCALES)[np.cumsum(steps) % len(_SCALES)] * _scale_of(p, vector)
     return found
 
 
@@ -512,14 +670,19 @@ def _seal(
     pattern: str,
     bound: int,
     beside: Mapping[str, Array] | None = None,
+    scale_bits: int = 0,
 ) -> Inputs:
     """Inputs whose arrays cannot change any more, so that what was proved for them stays true."""
     beside = beside or {}
     for values in (a, b, c, *beside.values()):
         if values is not None:
             values.setflags(write=False)
-    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
-    return Inputs(problem, a, b, pattern, bound, limit, c, beside)
+    return Inputs(problem, a, b, pattern, bound, _limit_beside(problem, c, beside), c, beside, scale_bits)
+
+
+def _limit_beside(problem: Problem, c: Array | None, beside: Mapping[str, Array]) -> int:
+    """:func:`sum_limit` beside these; functions round whatever is added, so there it does not count."""
+    return sum_limit(problem, _largest(c) if c is not None and problem.operation.epilogue.exact else 0, beside)
 
 
 def _require_known(operation: Operation) -> None:
@@ -550,16 +713,17 @@ def demand(problem: Problem, pattern: str) -> None:
         raise ConfigError(
             f"pattern 'extremes' is of integers, {problem.operation.a.name} is none", "use pattern 'auto'"
         )
-    _largest_c(problem)
+    _largest_c(problem, _draw_of(problem, pattern).added)
 
 
 def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> Inputs:
-    """Integer operands whose sums are exact in any order, with the proof.
+    """Operands whose sums are exact in any order, with the proof: integers, and for functions fractions.
 
     ``auto`` takes the largest magnitudes that K, the accumulator and D allow, without zeros; where K is longer than
-    the accumulator can count it thins out the rows of A. ``field`` is the published pattern of the field, bounded by
-    6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7 and
-    B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type,
+    the accumulator can count it thins out the rows of A. Where a chain has functions, sums are multiples of a small
+    power of two, of several sizes up to some tens, in some rows 0. ``field`` is the published pattern of the field,
+    bounded by 6K; with an f16 accumulator it is not guaranteed beyond K = 341. ``positions`` is A[i, k] = (3i + k) % 7
+    and B[k, j] = (k + 5j) % 11, bounded by its own values. ``extremes`` is the largest product of an integer type,
     everywhere: with K = 131,072, sums of s8 are 2^31. C, where it is read, has no zeros in any of them.
 
     Args:
@@ -574,8 +738,9 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
     """
     _check_seed(seed)
     demand(problem, pattern)
-    most = _largest_c(problem)
-    c, beside = _c_of(problem, seed, pattern, most), _beside(problem, seed)
+    draw = _draw_of(problem, pattern)
+    most = _largest_c(problem, draw.added)
+    c, beside = _c_of(problem, seed, pattern, most), _beside(problem, seed, draw)
     if pattern == "field":
         a, b = _field(problem, seed)
         # The published bound, not the smaller one of these values: what is guaranteed must not depend on the seed.
@@ -594,9 +759,13 @@ def exact_inputs(problem: Problem, *, seed: int = 0, pattern: str = "auto") -> I
             f"inputs that show mistakes need {LEAST_ROOM}: smaller numbers in expressions and factors, smaller sizes "
             "where row or col is multiplied, or d=f32",
         )
-    aim = _aim(problem.operation) if is_chain(problem.operation) else limit
-    a, b = _auto(problem, seed, min(limit, aim))
-    inputs = _seal(problem, a, b, c, pattern, cheap_bound(a, b), beside)
+    if draw.a:
+        a, b = _drawn(problem, seed, draw)
+    else:
+        aim = _aim(problem.operation) if is_chain(problem.operation) else limit
+        a, b = _auto(problem, seed, min(limit, aim))
+    bound, c = cheap_bound(a, b), None if c is None else _multiples(c, draw.added_bits)
+    inputs = _seal(problem, _multiples(a, draw.scale_bits), b, c, pattern, bound, beside, draw.scale_bits)
     if not inputs.guaranteed:
         raise AssertionError(f"{inputs}: the generator chose magnitudes that it cannot prove")
     return inputs
@@ -616,8 +785,9 @@ def combined(of_a: Inputs, of_b: Inputs, of_c: Inputs, beside: Mapping[str, Arra
         return of_a
     if of_a.pattern == "field":
         return _seal(problem, a, b, c, of_a.pattern, of_a.bound, beside)
-    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
-    return _seal(problem, a, b, c, of_a.pattern, _proved_bound(a, b, limit), beside)
+    bits = of_a.scale_bits
+    bound = _proved_bound(_units(a, bits), b, _limit_beside(problem, c, beside))
+    return _seal(problem, a, b, c, of_a.pattern, bound, beside, bits)
 
 
 def given_inputs(
@@ -651,8 +821,8 @@ def given_inputs(
         _require_exact("C", c, (p.m, p.n), o.added)
         c = c.astype(np.int64)
     wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
-    limit = sum_limit(problem, 0 if c is None else _largest(c), beside)
-    return _seal(problem, wide_a, wide_b, c, "given", _proved_bound(wide_a, wide_b, limit), beside)
+    bound = _proved_bound(wide_a, wide_b, _limit_beside(problem, c, beside))
+    return _seal(problem, wide_a, wide_b, c, "given", bound, beside)
 
 
 def _require_exact(word: str, values: Array, shape: tuple[int, int], element: ElementType) -> None:
@@ -758,12 +928,14 @@ def _multiply(a: Array, b: Array, bound: int) -> Array:
 
 
 def product(inputs: Inputs) -> Array:
-    """The exact product A·B, m×n ``int64``.
+    """The exact product A·B, m×n: ``int64``, or ``float64`` where it is in multiples of a power of two.
 
     Raises:
         ConfigError: the proved bound does not fit into int64.
     """
-    return _multiply(inputs.a, inputs.b, inputs.bound)
+    bits = inputs.scale_bits
+    sums = _multiply(np.ldexp(inputs.a, bits) if bits else inputs.a, inputs.b, inputs.bound)
+    return np.ldexp(sums.astype(np.float64), -bits) if bits else sums
 
 
 def whole(inputs: Inputs) -> dict[str, Array]:
@@ -811,7 +983,7 @@ def finish(problem: Problem, sums: Array, c: Array | None = None, beside: Mappin
 
     Args:
         problem: its factors.
-        sums: exact sums over K, ``int64``, any shape.
+        sums: exact sums over K, as :func:`product` has them, any shape.
         c: the elements of C beside them, of a shape that broadcasts; None where C is not read.
         beside: what else a chain reads, of shapes that broadcast; of a function in it, this is the float64 value.
     """
@@ -937,7 +1109,7 @@ def span_of(
 
 
 #: Choices of numbers of which a table is made.
-_MOST_CHOICES = 1 << 18
+_MOST_CHOICES = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
@@ -986,14 +1158,20 @@ class _Told:
 
 
 def _different(held: Array) -> tuple[Array, Array]:
-    """The numbers among which all of ``held`` are, and the place of each; integers need no sorting."""
+    """The numbers among which all of ``held`` are, and the place of each; multiples of a unit need no sorting."""
     low, high = held.min().item(), held.max().item()
-    if high - low < _MOST_CHOICES:
-        places = (held.astype(np.float64) - low).astype(np.int32)
-        if held.dtype.kind in "iu" or np.array_equal(low + places, held):
-            return np.arange(int(high - low) + 1) + low, places
+    bits = next((bits for bits in range(_WHOLE_BITS + 1) if _are_whole(np.ldexp(held[:1], bits))), 0)
+    steps = math.ldexp(high - low, bits)
+    if steps < _MOST_CHOICES:
+        places = np.ldexp(held.astype(np.float64) - low, bits).astype(np.int32)
+        if held.dtype.kind in "iu" or np.array_equal(low + np.ldexp(places, -bits), held):
+            return np.ldexp(np.arange(int(steps) + 1), -bits) + low, places
     numbers, places = np.unique(held, return_inverse=True)
     return numbers, places.astype(np.int32).reshape(held.shape)
+
+
+def _are_whole(values: Array) -> bool:
+    return bool((values == np.rint(values)).all())
 
 
 def _span_of(problem: Problem, sums: Array, c: Array | None, beside: Mapping[str, Array], tanh_error: float) -> Span:
@@ -1029,8 +1207,8 @@ def expected(inputs: Inputs) -> Array | Span:
     if not (np.isfinite(span.low) & np.isfinite(span.high)).all():
         raise ConfigError(
             f"epilogue={p.operation.epilogue} makes infinities or NaN of these inputs, in {p.operation.d.name}",
-            "a formula that stays finite for sums up to "
-            f"{_SUMS_OF_FUNCTIONS}, a wider d, or other numbers for factors and bounds",
+            f"a formula that stays finite for sums up to {np.abs(sums).max(initial=0):.3g}, a wider d, or other "
+            "numbers for factors and bounds",
         )
     return span
 
@@ -1053,7 +1231,7 @@ FACTORS = ((1.0, 1.0), (2.0, -3.0), (1.0, 0.0), (0.0, 2.0), (-1.0, 0.5))
 #: What alpha is a multiple of where D is s8, by the type of A and B: with it most sums of the checked problems end
 #: within the type, some of them on ties, and some beyond its ends. Sums of u8 have one sign.
 _BYTE_SCALES = {"s8": 2.0**-9, "u8": 2.0**-14}
-#: The same beside a function or bounds, where sums are small: how much smaller results are.
+#: The same beside bounds, where sums are small: how much smaller results are.
 _SMALL_SUMS = {"s8": 1.0, "u8": 2.0**-6}
 _BYTES = 8
 #: What other numbers of a call a chain is checked with: scales, and bounds between which some elements lie.
@@ -1168,13 +1346,15 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
 def _with_factors(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     e = problems[0].operation.epilogue
     o = problems[0].operation
-    scaled = {name: [v * _scale_of(o, name) for v in values] for name, values in _CALLS.items() if e.has(name)}
+    scaled = {
+        name: [v * _scale_of(problems[0], name) for v in values] for name, values in _CALLS.items() if e.has(name)
+    }
     calls = {name: itertools.cycle(values) for name, values in scaled.items()}
     given: list[dict[str, Any]] = [{name: next(turn) for name, turn in calls.items()} for _ in problems]
     problems = tuple(replace(p, **numbers) for p, numbers in zip(problems, given, strict=True))
     if not e.scaled:
         return problems
-    scale = _scale_of(o, "alpha") if is_chain(o) else _byte_scale(o)
+    scale = _scale_of(problems[0], "alpha") if is_chain(o) else _byte_scale(o)
     turns = itertools.cycle((scale * alpha, beta) for alpha, beta in FACTORS)
     return tuple(replace(p, alpha=alpha, beta=beta) for p, (alpha, beta) in zip(problems, turns, strict=False))
 

@@ -60,8 +60,6 @@ _GUARD_BYTES = 4096
 _RUNTIME = "cuda_runtime.h"
 #: The self-test's integers are C ints.
 _INT_MAX = 2**31 - 1
-#: Sums that functions of an epilogue are tried on: beyond, most of them make of every number the same.
-_MOST_OF_FUNCTIONS = 64
 _WIDTH = 118
 _NAME = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -227,6 +225,7 @@ def render_selftest(config: KernelConfig, arch: Arch, *, symbol: str | None = No
             "headers": sorted({t.header for t in (o.a, o.d, o.added) if t.header} | {_RUNTIME}),
             "ulps": DOUBLE_ULPS if o.factor == F64 else FUNCTION_ULPS,
             "tried": _tried(o),
+            "fine": selftest.fractions(o),
         },
         numbers=_selftest_numbers(config),
     )
@@ -349,10 +348,11 @@ def _selftest_numbers(config: KernelConfig) -> str:
     blocks_m, blocks_n = selftest.block_counts(config)
     o = config.operation
     split, shared = not known["reduction_none"], known["reduction_workspace"]
-    letters, names = selftest.matrices(config), selftest.pointers(config)
+    letters, aligned = selftest.matrices(config), selftest.alignments(config)
     most = min(o.acc.exact_limit, o.d.exact_limit, _INT_MAX)
+    fine = selftest.fractions(o)
     if not o.epilogue.exact:
-        most = _MOST_OF_FUNCTIONS
+        most = selftest.MOST_OF_FUNCTIONS << (fine.a_bits + fine.scaled_bits)
     meanings = ("M is a multiple of this", "N is one of this", "and K of this, a slice")
     if o.residue is Residue.PREDICATED:
         meanings = ("rows of a block's tile of D", "columns of it", "elements of K in a slice")
@@ -361,14 +361,20 @@ def _selftest_numbers(config: KernelConfig) -> str:
         ("STAGES", known["STAGES"], "slices that are under way at a time"),
         ("BLOCKS_M", blocks_m, "blocks of the largest D, down"),
         ("BLOCKS_N", blocks_n, "and across"),
-        *((f"{x.upper()}_ALIGNMENT", least[x], f"bytes of which {x}'s address is a multiple") for x in names),
+        *((f"{x.upper()}_ALIGNMENT", y, f"bytes of which {x}'s address is a multiple") for x, y in aligned.items()),
         *((f"LD{x}_STEP", least[f"ld{x.lower()}"], f"elements of which ld{x.lower()} is one") for x in letters),
-        ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else "sums go up to this"),
+        ("MOST", most, "integers up to this are exact in sums and in D" if o.epilogue.exact else _reach(fine)),
+        *([("A_BITS", fine.a_bits, "elements of A are multiples of 2^-A_BITS")] if fine.a_bits else []),
+        *([("ADDED_BITS", fine.added_bits, "and what is added of 2^-ADDED_BITS")] if fine.added_bits else []),
         ("GUARD", _GUARD_BYTES, "bytes before and behind each matrix"),
         *([("SPLIT_K", known["SPLIT_K"], "blocks that share a tile of D")] if split else []),
         *([("WORKSPACE_ALIGNMENT", least["workspace"], "bytes of which its address is a multiple")] if shared else []),
     ]
     return _aligned((_declaration(name, str(value)), meaning) for name, value, meaning in lines)
+
+
+def _reach(fine: selftest.Fractions) -> str:
+    return "sums go up to so many 2^-A_BITS" if fine.a_bits else "sums go up to this"
 
 
 def _context(config: KernelConfig, arch: Arch, symbol: str, kernel: str, strict_isa: bool) -> dict[str, Any]:

@@ -34,6 +34,7 @@ GUIDE_ACCESS = "CUDA C++ Programming Guide, Device Memory Accesses, Size and Ali
 GUIDE_LIMITS = "CUDA C++ Programming Guide, Compute Capabilities, Technical Specifications"
 PTX_WMMA = "PTX ISA, Matrix Fragments for WMMA, alignment of wmma.load and wmma.store"
 PTX_CPASYNC = "PTX ISA, cp.async"
+PTX_LDMATRIX = "PTX ISA, ldmatrix: .trans and .type"
 CUDA13 = "CUDA 13 Release Notes, deprecated architectures"
 CONTRACT = "the contract of the generated launcher"
 RUNTIME = "CUDA Runtime API, cudaMemset2DAsync, cudaDeviceProp::memPitch"
@@ -292,6 +293,26 @@ def _arch_rules() -> Iterable[Rule]:
         )
 
 
+def _bytes_along_k(id: str, operand: str, expr: str, along: str, across: str) -> Rule:
+    return _rule(
+        id,
+        f"bytes-along-k-{operand.lower()}",
+        Scope.STATIC,
+        expr,
+        when=_any("a", dict.fromkeys(i.a.name for i in instructions.INSTRUCTIONS if i.bytewise)),
+        says=f"{operand} is {along}-major where it has bytes",
+        message=f"{operand} is {across}-major in layout={{layout}}, so its {across}s of {{a}} run across K, where "
+        "fragments are loaded in single bytes",
+        fix=f"layout=rc, whose {operand} is {along}-major: transpose {operand} once, before the call; to compute D^T "
+        f"instead does not help, because {operand} lies across K as before",
+        reason="No kernel loads its operands in single bytes. A register of a fragment holds four neighbours along K. "
+        "Across K they lie in four rows, and what could gather them, ldmatrix, transposes elements of 16 bits (of 8 "
+        "bits only from sm_100a on, where no load of WMMA uses it): each byte is a load of its own, from shared and "
+        "from global memory. Staging does not help, because cp.async copies bytes in their order.",
+        source=PTX_LDMATRIX,
+    )
+
+
 for _groups in (_SHAPE_GROUPS, _ACCUMULATOR_GROUPS):
     if {t for types in _groups.values() for t in types} != set(_OPERANDS):
         raise ValueError("an operand type has no rule for its shapes or accumulators")
@@ -332,6 +353,8 @@ _TYPES: tuple[Rule, ...] = (
         reason="The experimental sub-byte fragments exist for this pair only.",
         source=GUIDE_TYPES,
     ),
+    _bytes_along_k("T122", "A", "a_row_major", "row", "column"),
+    _bytes_along_k("T123", "B", "not b_row_major", "column", "row"),
     *_arch_rules(),
     _rule(
         "T151",

@@ -6,11 +6,11 @@ Both are asked of the table of rules, so that the self-test tries what the launc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wmmagen import derive, rules
-from wmmagen.config import Batch, Feed, KernelConfig, Order, Problem, Store
-from wmmagen.epilogue import VECTORS
+from wmmagen.config import Batch, Feed, KernelConfig, Operation, Order, Problem, Store
+from wmmagen.epilogue import SCALES, VECTORS
 from wmmagen.rules import Scope, Status
 
 #: Where the matrices of a call lie that nobody launches; aligned to whatever a launcher may ask for.
@@ -43,6 +43,49 @@ class Spoilt:
 
 #: The numbers of an acceptable call; those of an epilogue that has other ones are tried in its self-test.
 SCALARS = {"alpha": 2.0, "beta": -1.0, "scale": 0.5, "low": -6.0, "high": 8.0}
+
+
+#: Magnitudes of A, of B and of what an epilogue adds, and up to where sums go, in a chain that rounds.
+MOST_A, MOST_B, MOST_ADDED, MOST_OF_FUNCTIONS = 3, 2, 4, 64
+#: Fractions of A are as fine as a hash of 24 bits tells apart, but no finer than what D of a float shows.
+_FINEST_BITS, _FLOAT_BITS = 20, 9
+#: Of whole sums, the power of two by which a vector scales them before a function.
+_SCALED_BITS = 6
+
+
+@dataclass(frozen=True)
+class Fractions:
+    """What makes fractions of integers, where a function sees them; all 0 where all steps are exact.
+
+    Attributes:
+        a_bits: A is a multiple of 2^-this, and so is every sum.
+        added_bits: so are C, R and biases of 2^-this.
+        scaled_bits: scales of rows or columns are smaller by 2^-this.
+    """
+
+    a_bits: int = 0
+    added_bits: int = 0
+    scaled_bits: int = 0
+
+
+def fractions(operation: Operation) -> Fractions:
+    """How fine the values of a self-test are: as fine as the types hold them and sums of them exactly."""
+    o = operation
+    if o.epilogue.exact:
+        return Fractions()
+
+    def held(limit: int, most: int) -> int:
+        """With how many bits behind the point numbers up to ``most`` are integers up to ``limit``."""
+        return (limit // most).bit_length() - 1
+
+    finest = _FINEST_BITS if o.factor.bits == 64 else _FLOAT_BITS
+    added = 0 if o.added.integer or not o.epilogue.adds else min(held(o.added.exact_limit, MOST_ADDED), finest)
+    if o.acc.integer:
+        scaled = [name for name in o.epilogue.scales_first if name in SCALES]
+        return Fractions(0, added, _SCALED_BITS if len(scaled) == 1 else 0)
+    sums = min(o.acc.exact_limit, o.factor.exact_limit)
+    bits = min(held(o.a.exact_limit, MOST_A), held(sums, MOST_OF_FUNCTIONS), finest)
+    return Fractions(bits, min(added, bits))
 
 
 def matrices(config: KernelConfig) -> tuple[str, ...]:
@@ -117,6 +160,17 @@ def least_steps(config: KernelConfig) -> dict[str, int]:
         name: next(step for step in steps if answer(config, {**call, name: call[name] + step}) is Status.OK)
         for name in names
     }
+
+
+def alignments(config: KernelConfig) -> dict[str, int]:
+    """Bytes of which the address of each matrix and vector is a multiple, and of no more.
+
+    Of an array of pointers the launcher sees no more than the array; what lies behind it has to be aligned as for the
+    launcher of a single product.
+    """
+    one = replace(config, operation=replace(config.operation, batch=Batch.NONE))
+    least = least_steps(one if config.operation.batch is Batch.POINTERS else config)
+    return {name: least[name] for name in pointers(config)}
 
 
 def block_counts(config: KernelConfig) -> tuple[int, int]:

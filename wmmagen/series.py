@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from wmmagen import bench, coverage, known, rules, shapes
+from wmmagen import bench, coverage, instructions, known, rules, shapes
 from wmmagen.arch import Arch
 from wmmagen.backends.pick import Place
 from wmmagen.bench import Row, Table
 from wmmagen.chips import Chip
-from wmmagen.config import KernelConfig, Operation, Problem, Residue, name
+from wmmagen.config import Batch, KernelConfig, Operation, Problem, Residue, name
 from wmmagen.denominators import Kind
 from wmmagen.errors import RequestError
 from wmmagen.records import Outcome
@@ -76,6 +76,19 @@ def counted(batches: Sequence[tuple[tuple[int, int, int], int]]) -> list[Shape]:
     return [Shape("", *size, batch) for size, batch in batches]
 
 
+def suited(operation: Operation, shape: Shape) -> Operation:
+    """``operation`` with what a kernel of ``shape`` has to have, where it does not ask for that itself.
+
+    A batch is taken by strides. Extents that are multiples of no instruction's are taken by kernels for all sizes.
+    """
+    if shape.batch > 1 and not operation.batched:
+        operation = replace(operation, batch=Batch.STRIDED)
+    rows = instructions.of_operand(operation.a)
+    if rows and not any(shape.m % i.m == shape.n % i.n == shape.k % i.k == 0 for i in rows):
+        operation = replace(operation, residue=Residue.PREDICATED)
+    return operation
+
+
 def plan(
     wanted: Sequence[Shape],
     kernels: Sequence[KernelConfig],
@@ -90,7 +103,7 @@ def plan(
     Of one size all kernels have to take it. Of several, each is measured where it can be, and said elsewhere.
 
     Args:
-        operation: of which the best known kernel is measured, too; None for none.
+        operation: of which the best known kernel is measured, too, as suits the shapes of lists; None for none.
         chip: that estimates are of, where no better is known.
         padded: whether kernels for multiples that do not take a size are called on padded copies there.
 
@@ -118,7 +131,9 @@ def plan(
                 rules.demand(kernel, arch, problem)
                 held[kernel] = ""
         if operation is not None:
-            top = known.best(operation, arch, shape.size, chip, shape.batch)
+            # Who asks for a list of shapes asks for kernels that take them; a size that is typed is taken as it is.
+            asked = suited(operation, shape) if shape.words else operation
+            top = known.best(asked, arch, shape.size, chip, shape.batch)
             held.setdefault(top.config, top.words)
         if not held and not copied:
             raise RequestError(

@@ -4,6 +4,8 @@
 sequences, and the weights of one projection as B. The extents are those of an 8-billion-parameter model with a hidden
 size of 4096, 32 heads, 8 heads of keys and values, and a feed-forward size of 14336.
 
+``rows`` are the same for so few sequences that no instruction has as few rows: kernels for all sizes take them.
+
 ``batched`` are batches of small products: those of attention, head by head, and of small dense layers. Windows of 8x8
 tokens with heads of 32 are those of Swin transformers; 8 queries for each head of keys and values, of 128, are those of
 a 70-billion-parameter model.
@@ -41,6 +43,8 @@ class Shape:
 
 
 _SEQUENCES = (8, 16, 32, 64)
+#: Fewer than the rows of any instruction.
+_FEW_SEQUENCES = (1, 2, 4)
 #: Each projection's name, outputs and inputs.
 _PROJECTIONS = (
     ("queries, keys and values", 6144, 4096),
@@ -49,12 +53,19 @@ _PROJECTIONS = (
     ("down", 4096, 14336),
 )
 
-LISTS: dict[str, tuple[Shape, ...]] = {
-    "decode": tuple(
-        Shape(f"{words}, {count} sequences", count, outputs, inputs)
+
+def _decoding(sequences: tuple[int, ...]) -> tuple[Shape, ...]:
+    """Every projection of so many sequences."""
+    return tuple(
+        Shape(f"{words}, {count} sequence{'' if count == 1 else 's'}", count, outputs, inputs)
         for words, outputs, inputs in _PROJECTIONS
-        for count in _SEQUENCES
-    ),
+        for count in sequences
+    )
+
+
+LISTS: dict[str, tuple[Shape, ...]] = {
+    "decode": _decoding(_SEQUENCES),
+    "rows": _decoding(_FEW_SEQUENCES),
     "batched": (
         Shape("heads of 64, short", 64, 64, 64, 1024),
         Shape("scores of 128 tokens, heads of 64", 128, 128, 64, 512),

@@ -476,6 +476,11 @@ def _taken(one: Measured) -> str:
 
 def series_summary(tables: Sequence[Measured], wins: tuple[int, int]) -> str:
     """A line for each size, with its fastest right kernel, and the count of wins."""
+    return series_table([_sized(one) for one in tables], wins)
+
+
+def series_table(lines: Sequence[str], wins: tuple[int, int]) -> str:
+    """As :func:`series_summary`, of lines of :func:`series_progress`."""
     head = (
         f"{'size':<18} {'batch':>5} {'us':>10} {'TFLOP/s':>8} {'GB/s':>7} {'cuBLAS us':>10} {'of cuBLAS':>9} "
         f"{'of FP32':>8} {'empty us':>8}  what; kernel"
@@ -485,7 +490,7 @@ def series_summary(tables: Sequence[Measured], wins: tuple[int, int]) -> str:
             "The fastest right kernel of each size. A share is the lower end of its 95 % interval; the bytes are those "
             "that every kernel has to move.",
             head,
-            *map(_sized, tables),
+            *lines,
             f"Faster than cuBLASLt with the same types, beyond the noise: {wins[0]} of {wins[1]} sizes.",
         ]
     )

@@ -206,8 +206,8 @@ def launch_of(entry: str, config: KernelConfig, problem: Problem, images: Sequen
     known = derive.values(config, problem=problem)
     p, e, workspace = problem, problem.operation.epilogue, workspace_of(config, problem)
     strides = map(Wide, _strides(p)) if p.operation.batch is Batch.STRIDED else ()
-    # Where sizes are multiples, the grid tells M.
-    sizes = (p.n, p.k) if p.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
+    # Where sizes are multiples, the grid tells M; the kernel's own, because several are timed on one problem.
+    sizes = (p.n, p.k) if config.operation.residue is Residue.EXACT else (p.m, p.n, p.k)
     leading = (p.lda, p.ldb, *(getattr(p, f"ld{matrix}") for matrix in e.matrices), p.ldd)
     zeroed, d = None, images[-1]
     if config.reduction is Reduction.ATOMIC and isinstance(d, Image):
@@ -257,11 +257,13 @@ def launched(config: KernelConfig, problem: Problem, buffers: Sequence[Bytes]) -
 
 
 _Made = TypeVar("_Made")
+_FORGET: list[Callable[[], None]] = []
 
 
 def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
     """``make``, a function of a problem first, with what it made last kept: the large apart from the small."""
     small, large = lru_cache(_CASES_KEPT)(make), lru_cache(_LARGE_CASES_KEPT)(make)
+    _FORGET.extend((small.cache_clear, large.cache_clear))
 
     @wraps(make)
     def kept(problem: Problem, *arguments: Any) -> _Made:
@@ -270,6 +272,12 @@ def _kept(make: Callable[..., _Made]) -> Callable[..., _Made]:
         return (large if elements >= _LARGE_ELEMENTS else small)(problem, *arguments)
 
     return kept
+
+
+def forget_cases() -> None:
+    """Give back the memory of the problems that were checked last; two large ones may hold gigabytes."""
+    for forget in _FORGET:
+        forget()
 
 
 def exact_case(
@@ -569,10 +577,10 @@ def validate(
 def overflowing(config: KernelConfig) -> Problem | None:
     """The shortest problem of one block on which the largest products leave the accumulator; None where none do.
 
-    Where D is scaled, its rounding would hide what the sums became.
+    Behind an epilogue there is none: it rounds, which is proved for sums that f32 counts, and hides what others became.
     """
     o, known = config.operation, derive.values(config)
-    if not o.acc.integer or o.scaled:
+    if not o.acc.integer or o.epilogue.steps:
         return None
     most = reference.largest_product(o)
     slices = -(-(o.acc.exact_limit + 1) // (most * known["BLOCK_K"]))

@@ -23,6 +23,7 @@ from wmmagen.reference import (
     restrict,
     round_once,
     span_of,
+    widened,
 )
 
 #: Wrong elements that an explanation has to account for, all of them, before it is given as a hint.
@@ -310,7 +311,7 @@ def _at(values: Array | None, rows: Array, cols: Array) -> Array | None:
 
 
 def _sums_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
-    """The exact sums over K of some elements; ``int64``."""
+    """The exact sums over K of some elements."""
     return np.asarray(_terms(inputs, rows, cols).sum(axis=1))
 
 
@@ -321,8 +322,8 @@ def _exact_at(inputs: Inputs, rows: Array, cols: Array) -> Array:
 
 
 def _terms(inputs: Inputs, rows: Array, cols: Array) -> Array:
-    """The products a·b that make up some elements: samples × k, ``int64``."""
-    return np.asarray(inputs.a[rows].astype(np.int64) * inputs.b[:, cols].T.astype(np.int64))
+    """The products a·b that make up some elements: samples × k, wide enough for exact sums."""
+    return np.asarray(widened(inputs.a[rows]) * widened(inputs.b[:, cols].T))
 
 
 def _mismatch(evidence: Evidence, image: Image) -> Mismatch:
@@ -333,7 +334,7 @@ def _mismatch(evidence: Evidence, image: Image) -> Mismatch:
     got = float(evidence.sampled()[0])
     index = row * image.ld + col if image.row_major else col * image.ld + row
     note = " (never written)" if evidence.unwritten[row, col] else ""
-    # repr keeps -0 and every digit; whole numbers lose their ".0" because the inputs are integers.
+    # repr keeps -0 and every digit; whole numbers lose their ".0", because most inputs are integers.
     text = f"D[{row}, {col}] (flat index {index}): got {_number(got)}{note}, want {_number(want)}"
     return Mismatch(index, row, col, got, want, text)
 
@@ -527,7 +528,7 @@ def _gathers(evidence: Evidence, at_a: tuple[Array, Array], at_b: tuple[Array, A
     inside = ((ra < a.shape[0]) & (ca < a.shape[1]) & (rb < b.shape[0]) & (cb < b.shape[1])).all(axis=1)
     if np.count_nonzero(inside) < FEWEST:
         return False
-    terms = a[ra[inside], ca[inside]].astype(np.int64) * b[rb[inside], cb[inside]].astype(np.int64)
+    terms = widened(a[ra[inside], ca[inside]]) * widened(b[rb[inside], cb[inside]])
     c = evidence.sampled_c()
     found = None if c is None else c[inside]
     return bool(evidence.matches(evidence.inputs.problem, terms.sum(axis=1), found, inside).all())
@@ -591,8 +592,8 @@ def _stale_stories(
     slices = slices[slices < full]
     if not slices.size:
         return
-    wide_a = inputs.a[evidence.rows, : full * width].astype(np.int64).reshape(-1, full, width)
-    wide_b = inputs.b[: full * width, evidence.cols].T.astype(np.int64).reshape(-1, full, width)
+    wide_a = widened(inputs.a[evidence.rows, : full * width]).reshape(-1, full, width)
+    wide_b = widened(inputs.b[: full * width, evidence.cols].T).reshape(-1, full, width)
     stale = slices - distance
     age = f"{abs(distance)} {'earlier: stale' if distance > 0 else 'later: overwritten too early'}"
 

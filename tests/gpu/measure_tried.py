@@ -24,9 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tests.gpu.proof import ended
+from tests.gpu.proof import Judge, ended
 from tests.gpu.tensor_maps import Boxed, TensorMapRecipe
 from wmmagen import arch as archs
 from wmmagen import defaults, derive, emit, layout, nvrtc, trial
@@ -40,7 +38,6 @@ from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 from wmmagen.supervisor import Supervisor
 from wmmagen.timing import Comparison, Data, Ratio, Timing, TimingProtocol
-from wmmagen.verdict import judge
 
 ARCH = archs.find("sm_90")
 TEXTS = Path(__file__).parent / "tried"
@@ -115,7 +112,7 @@ class Row:
         return self.number("STAGES") * (m * (k + 8) + k * (n + 8)) * 2
 
 
-def _maps(words: str, beside: str = WIDE, *, persistent: bool = True, **numbers: int | str) -> Row:
+def _maps(words: str, beside: str = WIDE, *, persistent: bool = True, **numbers: Any) -> Row:
     return Row(f"tensor maps, {words}", "tensor_maps", numbers, beside, persistent)
 
 
@@ -124,8 +121,8 @@ def _copies(words: str, beside: str = WIDE, *, persistent: bool = True, bound: b
 
 
 #: As the memory model has it between blocks of a cluster; what the prototypes of clusters were first measured with.
-_STRICT = {"RELEASE": '".release.cluster"'}
-_STRICT_BOTH = {**_STRICT, "ACQUIRE": '".acquire.cluster"'}
+_STRICT: dict[str, Any] = {"RELEASE": '".release.cluster"'}
+_STRICT_BOTH: dict[str, Any] = {**_STRICT, "ACQUIRE": '".acquire.cluster"'}
 _PAIR = {"CLUSTER_N": 2, "PANEL": 4}
 
 ROWS = (
@@ -300,8 +297,7 @@ class Bench:
         self.protocol = protocol
         self.child = Supervisor(serve, (device.index,), name="GPU worker")
         self._proved: set[tuple[str, Problem]] = set()
-        #: D of the last problem, guards included, as an exact kernel left it.
-        self._right: dict[Problem, Bytes] = {}
+        self._judge = Judge()
 
     def wrong(self, row: Row, problem: Problem) -> str:
         """What is wrong with results on integers, of the tool's kernel or of the row; empty where all is exact.
@@ -324,18 +320,10 @@ class Bench:
         )
 
     def _judged(self, made: KernelRecipe | TensorMapRecipe, case: trial.Case, words: str) -> str:
-        """As :meth:`wrong`. Exact results are equal, so bytes like those of one that was judged need no judge."""
+        """As :meth:`wrong`, of one kernel."""
         request = Run(made)
         returned = request.left(self.child.ask(request, limit_s=SLACK_S, what=words))
-        overwritten = trial.touched(case, returned)
-        right = self._right.get(case.inputs.problem)
-        if overwritten or (right is not None and np.array_equal(returned[-1], right)):
-            return overwritten
-        verdict = judge(case.inputs, case.images[-1], returned[-1], case.want, case.check)
-        if not verdict.exact:
-            return str(verdict)
-        self._right = {case.inputs.problem: returned[-1]}
-        return ""
+        return self._judge.wrong(case, returned)
 
     def timed(self, row: Row, problem: Problem, size: str, data: Data) -> Found:
         """The row in turns with the tool's kernel.
@@ -398,7 +386,7 @@ def text_of(found: Sequence[Found], sizes: Sequence[str], device: DeviceInfo, co
     ]
     for data in DATA:
         lines += ["", f"On {data}:" if data == "integers" else f"On {data} data:", *table(found, sizes, data)]
-    beside = {row.beside: [] for row in ROWS}
+    beside: dict[str, list[str]] = {row.beside: [] for row in ROWS}
     for row in ROWS:
         beside[row.beside].append(row.words)
     lines += ["", "The tool's kernels:"]

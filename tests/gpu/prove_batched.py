@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.batches import BATCHES, KINDS, kernels
 from tests.gpu.proof import ended
@@ -92,7 +93,8 @@ def far(arch: Arch) -> Iterator[tuple[str, KernelConfig, Problem]]:
         if config.operation.scaled:
             packed = replace(packed, alpha=2.0, beta=-1.0)
         for stride in strides:
-            yield stride, config, replace(packed, **{stride: FAR + 2**20})
+            far: dict[str, Any] = {stride: FAR + 2**20}
+            yield stride, config, replace(packed, **far)
     for batch in BATCHES:
         config = read_config(f"batch={batch},warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1", arch)
         yield "all", config, Problem.packed(config.operation, 16, 16, 16, batch=derive.MAX_BATCH)
@@ -106,7 +108,7 @@ def exact(config: KernelConfig, arch: Arch, backend: Backend, problem: Problem) 
         return f"{fault.outcome}: {fault.message}"
     finally:
         # Each problem is used once, and some hold gigabytes.
-        trial.exact_batch.cache_clear()
+        trial.forget_cases()
 
 
 def hostile(backend: Backend, case: tuple[KernelConfig, Arch]) -> str:

@@ -41,9 +41,10 @@ from wmmagen.backends.card import Card
 from wmmagen.backends.gpu import DeviceInfo, devices
 from wmmagen.backends.library import CardLibrary, LibraryRecipe
 from wmmagen.backends.product import REQUESTED, WORKSPACE_BYTES, Candidate
-from wmmagen.config import Epilogue, Operation, Problem
+from wmmagen.config import Operation, Problem
 from wmmagen.denominators import Denominator, Figure
 from wmmagen.dtypes import BF16, F16, F32
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import LaunchFault, WmmagenError
 from wmmagen.layout import Array
 from wmmagen.timing import TimingProtocol

@@ -206,9 +206,10 @@ def measure(
     _prove(kernels, binaries, problems, place)
     words = ["plain", *(f"fused, {one.store}, pad {one.pad_d}" for one in forms)]
     names = [name(one) for one in kernels]
-    for one in timed:
-        words.append(f"cuBLASLt, {'plain' if one.denominator.kind == 'same types' else one.denominator.kind}")
-        names.append(str(one.figure.best.candidate if one.figure and one.figure.best else ""))
+    for baseline in timed:
+        kind = baseline.denominator.kind
+        words.append(f"cuBLASLt, {'plain' if kind == 'same types' else kind}")
+        names.append(str(baseline.figure.best.candidate if baseline.figure and baseline.figure.best else ""))
     parts = tuple(
         Part(what, who, comparison.timings[n], comparison.ratio(n, 0), 0 < n < len(kernels))
         for n, (what, who) in enumerate(zip(words, names, strict=True))

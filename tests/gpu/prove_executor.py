@@ -187,7 +187,8 @@ def ahead(
 
 def compare(run: Run, binary: Binary, backend: Backend) -> Compared:
     """Run the same launch on ``backend`` and hold everything that it left against the executor's."""
-    got, fault = (), run.fault
+    got: tuple[Bytes, ...] = ()
+    fault = run.fault
     if run.outputs:
         got, fault = attempt(backend, binary, run.launch, run.buffers, len(run.outputs))
     p = run.problem

@@ -30,7 +30,8 @@ from wmmagen import chips, config, defaults, emit, known, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import pick
-from wmmagen.config import Epilogue, KernelConfig, Problem, name
+from wmmagen.config import KernelConfig, Problem, name
+from wmmagen.epilogue import Epilogue
 from wmmagen.errors import AnswerIsNo
 from wmmagen.timing import Ratio, Timing, TimingProtocol
 

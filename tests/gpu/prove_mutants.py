@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.gpu import sanitizer
 from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import emit, foundry, mutants, trial
@@ -37,8 +35,6 @@ from wmmagen.mistakes import CP4, GLOBAL_STAGED, KINDS, LD1
 TOOLS = ("memcheck", "racecheck", "synccheck")
 #: Right kernels, in which no tool may find anything: cp.async, plain copies, no staged operands.
 RIGHT = {"right-cpasync": CP4, "right-copies": LD1, "right-global": GLOBAL_STAGED}
-_SUMMARY = re.compile(r"=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)[^\n]*")
-_SAID = re.compile(r"^=+ ((?:Error|Warning|Invalid|Barrier error|Race|Program hit|Divergent)[^\n]*)", re.MULTILINE)
 
 
 @dataclass
@@ -82,44 +78,19 @@ def first_of(kind: str, arch: Arch) -> mutants.Case:
 
 def under(tool: str, kind: str, asked: argparse.Namespace) -> Found:
     """Run one kind under a tool, and read its summary."""
-    command = [asked.sanitizer, "--tool", tool, "--target-processes", "all"]
-    if tool == "memcheck":
-        # The bindings ask for a kernel's parameters until the driver says that there is no further one.
-        command += ["--report-api-errors", "no"]
-    command += [sys.executable, __file__, "--one", kind, "--arch", asked.arch, "--backend", asked.backend]
+    program = [sys.executable, __file__, "--one", kind, "--arch", asked.arch, "--backend", asked.backend]
     start = time.monotonic()
-    text, over = _output(command, asked.limit)
-    summaries = [int(number) for number in _SUMMARY.findall(text)]
-    said = next(iter(_SAID.findall(text)), "")
-    if any(summaries):
-        found = Found(f"{max(summaries)}", True, said)
-    elif over:
-        found = Found("time over", said=said)
-    elif not summaries:
-        found = Found("no summary", said=text[-300:].replace("\n", " | "))
+    said = sanitizer.under(tool, program, asked.limit, asked.sanitizer)
+    if said.count:
+        found = Found(f"{said.count}", True, said.first)
+    elif said.over:
+        found = Found("time over", said=said.first)
+    elif said.count is None:
+        found = Found("no summary", said=said.text[-300:].replace("\n", " | "))
     else:
         found = Found("-")
     print(f"{tool:<10} {kind:<26} {found.words:<12} {time.monotonic() - start:5.1f} s  {found.said[:100]}", flush=True)
     return found
-
-
-def _output(command: Sequence[str], limit_s: float) -> tuple[str, bool]:
-    """What a command prints, and whether its time was over; then its whole process group is ended."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        return process.communicate(timeout=limit_s)[0], False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[0], True
 
 
 def begin_executor(asked: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
@@ -230,7 +201,7 @@ def main() -> int:
     parser.add_argument("--backend", default="gpu")
     parser.add_argument("--jobs", type=int, default=min(12, foundry.usable_cores()))
     parser.add_argument("--limit", type=float, default=90.0, help="seconds of one process under a tool")
-    parser.add_argument("--sanitizer", default="compute-sanitizer")
+    parser.add_argument("--sanitizer", default=sanitizer.NAME)
     parser.add_argument("--only", action="append", default=[], metavar="KIND")
     parser.add_argument("--one", default="", help="judge the first configuration of this kind, and end")
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")

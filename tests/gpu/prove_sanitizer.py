@@ -1,89 +1,117 @@
-"""The sanitizer's answer on one configuration for each branch of the templates. Writes its record.
+"""The sanitizer's answer on kernels that hold every branch of the templates. Writes its record.
 
-    python tests/gpu/prove_sanitizer.py [--arch sm_90] [--to tests/gpu/records]
+    python tests/gpu/prove_sanitizer.py [--arch sm_90] [--tool TOOL] [--only TEXT] [--jobs 8] [--to tests/gpu/records]
 
-Each is validated on its hostile problems under compute-sanitizer's memcheck and racecheck, which find what values
-cannot show: accesses outside of allocations, and shared memory that two threads meet in. Exit status 0 where there is
-no error, no hazard, and every result is exact.
+The kernels of ``tests/sanitized.py`` run on their hostile problems, those for all sizes on further ones, under
+compute-sanitizer's memcheck and racecheck, which find what values cannot show: accesses outside of allocations, and
+shared memory that two threads meet in. Each kernel under each tool is a process of its own, some at a time. ``--tool``
+takes one tool and ``--only`` kernels with a text in their names; such a part has a record only where ``--to`` says so.
+
+Problems whose whole sums leave their type are left out: their accesses are those of every long K, and to watch each of
+some thousand slices takes long. ``--backend cpu`` and a ``--sanitizer`` of another name try the script where there is
+no GPU. Exit status 0 where there is no error, no hazard, and every result is right.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
-from tests.gpu.proof import ended
+from tests import sanitized
+from tests.gpu import sanitizer
+from tests.gpu.proof import ended, recorded
+from tests.gpu.spread import MOST
 from wmmagen import arch as archs
-from wmmagen import config, defaults, emit, rules
-from wmmagen.errors import MissingPiece
+from wmmagen import config, trial
+from wmmagen.arch import Arch
+from wmmagen.backends.pick import pick
+from wmmagen.errors import MissingPiece, RequestError
 
 TOOLS = ("memcheck", "racecheck")
-SMALL = "warps=2x2,frags=2x2"
-CASES = (
-    f"{SMALL},feed=global,layout=cr",
-    f"{SMALL},feed=global,acc=f16,d=f32,layout=rc,raster=panels2",
-    f"{SMALL},copy=ld,stages=1,layout=cc,epilogue=linear",
-    f"{SMALL},copy=ld,stages=2,fragment_buffers=2,raster=grouped2",
-    f"{SMALL},copy=ld,stages=2,align_a=1,align_b=2,align_d=1,d=f16",
-    f"{SMALL},copy=cpasync,stages=2,align_a=4,align_b=2,fragment_buffers=1",
-    f"{SMALL},copy=cpasync,stages=3,layout=rc,k_steps=3,fragment_buffers=1",
-    f"{SMALL},copy=cpasync,stages=2,layout=cr,k_steps=4,fragment_buffers=2",
-    f"{SMALL},copy=cpasync,stages=4,epilogue=linear,d=f16,layout=rc",
-    f"{SMALL},copy=cpasync,stages=3,residency=global,min_blocks=2",
-    f"{SMALL},copy=cpasync,stages=3,inst=32x8x16,acc=f16,epilogue=linear",
-    f"{SMALL},copy=cpasync,stages=3,inst=8x32x16,layout=cr,fragment_buffers=2",
-    f"{SMALL},copy=cpasync,stages=3,layout=cc,arrange_a=tiles,arrange_b=tiles,store=staged",
-    f"{SMALL},copy=ld,stages=1,arrange_a=tiles,arrange_b=tiles,store=staged,epilogue=linear",
-    f"{SMALL},feed=global,residency=global,raster=grouped2",
-    f"{SMALL},copy=cpasync,stages=3,split_k=3,fragment_buffers=2",
-    f"{SMALL},copy=ld,stages=1,split_k=2,epilogue=linear,d=f16",
-    f"{SMALL},feed=global,split_k=3,reduction=atomic",
-    f"{SMALL},residue=predicated,copy=cpasync,stages=3,fragment_buffers=2",
-    f"{SMALL},residue=predicated,copy=cpasync,stages=2,fragment_buffers=1,layout=cr,align_a=4,align_b=2,epilogue=linear",
-    f"{SMALL},residue=predicated,copy=ld,stages=2,layout=cc,store=staged,d=f16,epilogue=linear",
-    f"{SMALL},residue=predicated,copy=ld,stages=1,layout=rc,align_a=1,align_b=1,store=staged,align_d=1",
-)
+RECORDS = Path(__file__).parent / "records"
+#: What a process says at the end where every launch was right.
+_RIGHT = "all launches right"
 
 
-def examine(name: str, arch: str, tool: str) -> tuple[bool, str]:
-    """Whether ``tool`` finds nothing and the result is exact, and what it says at the end."""
-    command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--error-exitcode", "9"]
-    if tool == "memcheck":
-        # The bindings ask for a kernel's parameters until the driver says that there is no further one.
-        command += ["--report-api-errors", "no"]
-    command += [sys.executable, "-m", "wmmagen", "validate", name, "--arch", arch]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    said = re.findall(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*", done.stdout + done.stderr)
-    clean = bool(said) and all(re.search(r"SUMMARY: 0 (errors|hazards)", line) for line in said)
-    words = sorted({line.split("SUMMARY: ")[1] for line in said}) or [(done.stderr or done.stdout)[-300:]]
-    return done.returncode == 0 and clean and "exact" in done.stdout, "; ".join(words)
+def run_one(name: str, arch: Arch, backend: str) -> int:
+    """Check one kernel on its problems: what a process under a tool does."""
+    kernel = config.parse(name)
+    binary = trial.build(kernel, arch)[1]
+    with pick(backend, arch) as place:
+        here = place.demanded()
+        for problem in sanitized.problems(kernel):
+            run = trial.check_run(kernel, binary, here, problem)
+            if not run.exact:
+                print(f"{problem}: {run.mismatch}")
+                return 1
+    print(_RIGHT)
+    return 0
+
+
+def examine(name: str, tool: str, asked: argparse.Namespace) -> tuple[bool, str]:
+    """Whether ``tool`` finds nothing and all is right, and a line that says so."""
+    program = [sys.executable, __file__, "--one", name, "--arch", asked.arch, "--backend", asked.backend]
+    said = sanitizer.under(tool, program, asked.limit, asked.sanitizer)
+    held, words = judged(said, asked.limit)
+    return held, f"{tool:<10} {name}: {words}"
+
+
+def judged(said: sanitizer.Said, limit_s: float) -> tuple[bool, str]:
+    """Whether nothing was found and all is right, and what there is to say."""
+    found = f"{said.count} found" if said.count else "no summary" if said.count is None else "nothing found"
+    found += f", first: {said.first}" if said.first else ""
+    if said.over:
+        return False, f"{found}; not done after {limit_s:g} s"
+    if said.status != 0 or _RIGHT not in said.text:
+        found += f"; not right: {said.text.strip()[-500:]}".replace("\n", " | ")
+        return False, found
+    return said.count == 0, found
+
+
+def examined(names: list[str], asked: argparse.Namespace) -> Iterator[tuple[bool, str]]:
+    """A line for each kernel under each tool, in this order."""
+    tools = (asked.tool,) if asked.tool else TOOLS
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        begun = [pool.submit(examine, name, tool, asked) for name, tool in product(names, tools)]
+        try:
+            for one in begun:
+                yield one.result()
+        finally:
+            for one in begun:
+                one.cancel()
 
 
 def main() -> int:
     """Examine, print, record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
+    parser.add_argument("--backend", choices=("gpu", "cpu"), default="gpu")
+    parser.add_argument("--tool", choices=TOOLS)
+    parser.add_argument("--only", default="", metavar="TEXT", help="kernels with this in their names")
+    parser.add_argument("--jobs", type=int, default=MOST, help="processes at a time")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of one process under a tool")
+    parser.add_argument("--sanitizer", default=sanitizer.NAME)
+    parser.add_argument("--one", metavar="NAME", help="check this kernel, and end")
+    parser.add_argument("--to", type=Path, help="of all kernels by default tests/gpu/records")
     asked = parser.parse_args()
     arch = archs.find(asked.arch)
-    if shutil.which("compute-sanitizer") is None:
-        raise MissingPiece("compute-sanitizer is not on the PATH", "install the CUDA toolkit, which brings it")
-    lines, right = [], True
-    for pairs in CASES:
-        kernel = defaults.read_config(pairs, arch)
-        rules.demand(kernel, arch)
-        name = config.name(kernel)
-        for tool in TOOLS:
-            clean, words = examine(name, arch.name, tool)
-            right = right and clean
-            lines.append(f"{'clean' if clean else 'NOT CLEAN':<10} {tool:<10} {name}: {words}")
-            print(lines[-1], flush=True)
-    emit.write(asked.to / f"sanitizer_{arch}.txt", "\n".join(lines) + "\n")
-    return 0 if right else 1
+    if asked.one:
+        return run_one(asked.one, arch, asked.backend)
+    if shutil.which(asked.sanitizer) is None:
+        raise MissingPiece(f"{asked.sanitizer} is not on the PATH", "install the CUDA toolkit, which brings it")
+    names = [name for name in map(config.name, sanitized.configs(arch)) if asked.only in name]
+    if not names:
+        raise RequestError(f"no kernel has {asked.only!r} in its name", "leave --only out to see them all")
+    to = asked.to or (None if asked.only or asked.tool else RECORDS)
+    with pick(asked.backend, arch) as place:
+        device = place.demanded().device
+    head = f"{device}, {arch}: {len(names)} kernels under {asked.tool or ' and '.join(TOOLS)}"
+    return recorded(to and to / f"sanitizer_{arch}.txt", head, examined(names, asked))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
     python tests/gpu/prove_shapes.py [--arch sm_90] [--list decode | --problem 8x4096x4096,…] [--sweep 10 | --screen 96]
                                      [--seconds 1] [--mode warm] [--fp32] [--fix acc=f16,d=f16] [--at-least 5]
-                                     [--to sweeps/records]
+                                     [--continue] [--to sweeps/records]
 
 All of the list is measured and said, whatever comes of it. For each shape a sweep of so many seconds finds leaders, or
 with --screen the quickest of so many candidates, which nothing has proved so far: seeds, what is known for the shape
 and drawn points first, then steps from the quickest. The leaders are proved and timed in turns with cuBLASLt's best
 exact candidate, and a win is a share whose lower end is above 1. Writes a table, a JSON line for each kernel and each
 record of a sweep, and the lines that make the winners known to `wmmagen bench --shapes` (wmmagen/winners.txt). After
-each shape what is known so far is written.
+each shape what is known so far is written. With --continue shapes that are right in the record, measured in the same
+way, are not done again.
 
 Exit status 0 where every leader was right in the end and, with --at-least, so many shapes were won; else 1.
 """
@@ -28,6 +29,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.gpu.proof import ended
 from wmmagen import arch as archs
@@ -35,8 +37,8 @@ from wmmagen import bench, choose, config, defaults, emit, job, known, rules, se
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import Place, pick
-from wmmagen.config import Batch, KernelConfig, Operation, Problem, parse
-from wmmagen.errors import CompileError, Fault
+from wmmagen.config import KernelConfig, Operation, Problem, parse
+from wmmagen.errors import CompileError, Fault, RequestError
 from wmmagen.foundry import Foundry, usable_cores
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome, Record
@@ -97,13 +99,6 @@ def sweep(shape: Shape, operation: Operation, arch: Arch, place: Place, asked: a
     return list(result.records)
 
 
-def operation_for(shape: Shape, operation: Operation) -> Operation:
-    """``operation``, which takes a batch by strides where the shape is one and nothing else was asked for."""
-    if shape.batch == 1 or operation.batched:
-        return operation
-    return dataclasses.replace(operation, batch=Batch.STRIDED)
-
-
 def screen(
     shape: Shape, operation: Operation, arch: Arch, place: Place, asked: argparse.Namespace
 ) -> list[KernelConfig]:
@@ -111,8 +106,7 @@ def screen(
     backend, problem = place.demanded(), Problem.packed(operation, *shape.size, batch=shape.batch)
     space = Space(operation, arch, {}, problem=problem)
     rng = random.Random(f"shapes/{arch}/{problem}")
-    won = [one.config for one in known.winners() if one.arch == arch and one.config.operation == operation]
-    starts = [*won, *seeds.for_space(space), *space.sample(rng, asked.screen // 3)]
+    starts = [*won(shape, operation, arch), *seeds.for_space(space), *space.sample(rng, asked.screen // 3)]
     wanted = dict.fromkeys(one for one in starts if not rules.check(one, arch, problem))
     times: dict[KernelConfig, float] = {}
     with Foundry(usable_cores()) as foundry:
@@ -126,6 +120,16 @@ def screen(
             steps = [step for one in best for step in space.neighbours(one) if step not in times]
             wanted = dict.fromkeys(rng.sample(steps, min(len(steps), _CHILDREN)))
     return [one for one in sorted(times, key=times.__getitem__) if times[one] < math.inf]
+
+
+def won(shape: Shape, operation: Operation, arch: Arch) -> Iterator[KernelConfig]:
+    """What won of the same operation, and of the other residue where only the rows were others."""
+    for one in known.winners():
+        like = dataclasses.replace(one.config, operation=operation)
+        same = one.config == like
+        kin = dataclasses.replace(one.config.operation, residue=operation.residue) == operation
+        if one.arch == arch and (same or (kin and one.size[1:] == shape.size[1:])):
+            yield like
 
 
 def glanced(
@@ -173,42 +177,126 @@ def winner_of(one: Measured) -> str | None:
     return min(right, key=lambda row: (row.timing.median_us if row.timing else 0.0, row.name)).name if right else None
 
 
-def text_of(
-    found: Sequence[Proved], wanted: Sequence[Shape], arch: Arch, device: str, asked: argparse.Namespace
-) -> str:
-    """The record in words."""
-    tables = [one.measured for one in found if one.measured is not None]
-    won, told = series.wins(tables)
+@dataclass(frozen=True)
+class Entry:
+    """A shape as the record has it, measured now or before.
+
+    Attributes:
+        shape: which.
+        how: what was asked of its search and its times.
+        search: what became of the search.
+        seconds: that it took in all.
+        right: see :attr:`Proved.right`.
+        summary: its line in the table of all; empty where nothing was timed.
+        wins: whether a kernel beats the library, and whether that is told, as 0 or 1.
+        winner: its line of ``wmmagen/winners.txt``; empty where there is none.
+        told: its own table.
+        lines: of the record for programs, behind that of the shape.
+    """
+
+    shape: Shape
+    how: str
+    search: str
+    seconds: float
+    right: bool
+    summary: str
+    wins: tuple[int, int]
+    winner: str
+    told: str
+    lines: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, one: Proved, arch: Arch, device: str, asked: argparse.Namespace) -> Entry:
+        """What is kept of a shape that was measured."""
+        shape, table = one.shape, one.measured
+        name = winner_of(table) if table else None
+        return cls(
+            shape=shape,
+            how=how_of(asked),
+            search=one.search,
+            seconds=one.seconds,
+            right=one.right,
+            summary=show.series_progress(table) if table else "",
+            wins=series.wins([table] if table else []),
+            winner=known.line_of(arch, shape.size, parse(name)) if name else "",
+            told=show.series([table], protocol(asked), series.wins([table])) if table else "",
+            lines=tuple(lines_of(one, arch, device)),
+        )
+
+    def to_lines(self) -> Iterator[str]:
+        """The record for programs."""
+        own = dataclasses.asdict(self)
+        del own["lines"]
+        yield json.dumps({"kind": "shape", **own})
+        yield from self.lines
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries of a record for programs; none where there is none, or one from before shapes had lines of their own.
+
+    Raises:
+        RequestError: it is no such record.
+    """
+    found: list[tuple[dict[str, Any], list[str]]] = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            plain = json.loads(line)
+            if plain["kind"] == "shape":
+                found.append((plain, []))
+            elif found:
+                found[-1][1].append(line)
+        return [_entry(plain, lines) for plain, lines in found]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{path} is no record of shapes: {error}", "leave out --continue") from None
+
+
+def _entry(plain: dict[str, Any], lines: Sequence[str]) -> Entry:
+    del plain["kind"]
+    won, told = plain["wins"]
+    return Entry(**plain | {"shape": Shape(**plain["shape"]), "wins": (won, told), "lines": tuple(lines)})
+
+
+def how_of(asked: argparse.Namespace) -> str:
+    """What is asked of each shape, in words."""
     how = f"screened with {asked.screen} candidates" if asked.screen else f"swept for {asked.sweep:g} s"
+    fp32 = " and in FP32" if asked.fp32 else ""
+    return (
+        f"{how} and then timed in turns with cuBLASLt{fp32}, {asked.seconds:g} s for each kernel at most, {asked.mode}"
+    )
+
+
+def wins_of(entries: Sequence[Entry]) -> tuple[int, int]:
+    """As :func:`wmmagen.series.wins`."""
+    won, told = (sum(one.wins[place] for one in entries) for place in (0, 1))
+    return won, told
+
+
+def text_of(entries: Sequence[Entry], wanted: Sequence[Shape], device: str, asked: argparse.Namespace) -> str:
+    """The record in words."""
     words = [
-        f"{device}: {len(found)} of {len(wanted)} shapes, each {how} and then timed in turns "
-        f"with cuBLASLt, {asked.seconds:g} s for each kernel at most, {asked.mode}",
+        f"{device}: {len(entries)} of {len(wanted)} shapes, each {how_of(asked)}",
         "",
-        show.series_summary(tables, (won, told)),
+        show.series_table([one.summary for one in entries if one.summary], wins_of(entries)),
     ]
-    words += [f"No right kernel: {one.shape.words} {one.shape.size}" for one in found if not one.right]
+    words += [f"No right kernel: {one.shape.words} {one.shape.size}" for one in entries if not one.right]
     words += ["", "Searches, and the seconds of each shape in all:"]
-    words += [f"  {'x'.join(map(str, one.shape.size)):<18} {one.search}, {one.seconds:.1f} s" for one in found]
-    words += ["", "For wmmagen/winners.txt:"]
-    for table in tables:
-        if name := winner_of(table):
-            words.append(known.line_of(arch, table.plan.shape.size, parse(name)))
-    for table in tables:
-        words += ["", show.series([table], protocol(asked), series.wins([table]))]
+    words += [f"  {'x'.join(map(str, one.shape.size)):<18} {one.search}, {one.seconds:.1f} s" for one in entries]
+    words += ["", "For wmmagen/winners.txt:", *(one.winner for one in entries if one.winner)]
+    for one in entries:
+        words += ["", one.told] if one.told else []
     return "\n".join(words) + "\n"
 
 
-def lines_of(found: Sequence[Proved], arch: Arch, device: str) -> Iterator[str]:
-    """The record for programs: the leaders beside the library, then what the sweeps recorded."""
+def lines_of(one: Proved, arch: Arch, device: str) -> Iterator[str]:
+    """The leaders beside the library, then what the sweep recorded, for programs."""
     head = {"arch": arch.name, "device": device}
-    for one in found:
-        if one.measured is not None:
-            for row in series.document([one.measured])["rows"]:
-                yield json.dumps({"kind": "row", **head, **row, "search": one.search})
-            for baseline in one.measured.table.baselines:
-                yield json.dumps({"kind": "denominator", **head, "of": baseline.as_json()})
-        for record in one.records:
-            yield json.dumps({"kind": "candidate", **record.to_json()})
+    if one.measured is not None:
+        for row in series.document([one.measured])["rows"]:
+            yield json.dumps({"kind": "row", **head, **row, "search": one.search})
+        for baseline in one.measured.table.baselines:
+            yield json.dumps({"kind": "denominator", **head, "of": baseline.as_json()})
+    for record in one.records:
+        yield json.dumps({"kind": "candidate", **record.to_json()})
 
 
 def main() -> int:
@@ -225,27 +313,30 @@ def main() -> int:
     parser.add_argument("--fp32", action="store_true", help="time cuBLASLt in FP32, too")
     parser.add_argument("--fix", default="", help="the operation, for example acc=f16,d=f16")
     parser.add_argument("--at-least", type=int, default=0, help="shapes that have to be won")
+    parser.add_argument("--continue", dest="goes_on", action="store_true", help="do not repeat what the record has")
     parser.add_argument("--to", type=Path, default=Path("sweeps/records"))
     asked = parser.parse_args()
     arch, operation = archs.find(asked.arch), defaults.operation_of(config.read_pairs(asked.fix))
     wanted = series.unnamed(config.read_sizes(asked.problem)) if asked.problem else series.listed(asked.list)
     what = "sizes" if asked.problem else asked.list
     types = f"{operation.a.name}_{operation.acc.name}_{operation.d.name}"
-    found: list[Proved] = []
     with pick("gpu", arch) as place:
         print(place.first_line, flush=True)
         device = place.demanded().device
         stem = asked.to / f"shapes_{what}_{arch}_{types}_{asked.mode}_{device.split(' (')[0].replace(' ', '_')}"
+        before = read(Path(f"{stem}.jsonl")) if asked.goes_on else []
+        done = {one.shape: one for one in before if one.right and one.how == how_of(asked)}
         for shape in wanted:
-            found.append(prove(shape, operation_for(shape, operation), arch, place, asked))
-            one = found[-1].measured
-            print(show.series_progress(one) if one else f"{shape.size}: no right kernel", flush=True)
-            text = text_of(found, wanted, arch, device, asked)
-            emit.write(Path(f"{stem}.jsonl"), "".join(f"{line}\n" for line in lines_of(found, arch, device)))
+            if shape not in done:
+                one = prove(shape, series.suited(operation, shape), arch, place, asked)
+                done[shape] = Entry.of(one, arch, device, asked)
+                print(done[shape].summary or f"{shape.size}: no right kernel", flush=True)
+            entries = [done[shape] for shape in wanted if shape in done]
+            text = text_of(entries, wanted, device, asked)
+            emit.write(Path(f"{stem}.jsonl"), "".join(f"{line}\n" for one in entries for line in one.to_lines()))
             emit.write(Path(f"{stem}.txt"), text)
     print(text, end="")
-    won, _ = series.wins([one.measured for one in found if one.measured is not None])
-    return 0 if all(one.right for one in found) and won >= asked.at_least else 1
+    return 0 if all(one.right for one in entries) and wins_of(entries)[0] >= asked.at_least else 1
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from wmmagen.arch import Arch
 from wmmagen.backends.pick import pick
 from wmmagen.config import KernelConfig, Operation, read_size
 from wmmagen.dtypes import F16, F32
-from wmmagen.foundry import Compiler
+from wmmagen.foundry import Compiler, compile_source
 from wmmagen.mistakes import Edit
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome, Record, to_text
@@ -48,7 +48,7 @@ class Saboteur:
         self.built = 0
         self.victims: dict[str, Outcome] = {}
 
-    def __call__(self, config: KernelConfig, arch: Arch, compiler: Compiler) -> tuple[Source, Binary]:
+    def __call__(self, config: KernelConfig, arch: Arch, compiler: Compiler = compile_source) -> tuple[Source, Binary]:
         """Render, perhaps change, compile."""
         self.built += 1
         source = render(config, arch)

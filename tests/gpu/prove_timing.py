@@ -90,10 +90,11 @@ class Proof:
     ) -> None:
         """Carry out one part; a size that ends in an error says so, and the next one follows."""
         self.say(f"\n{what}")
+        anticipated: tuple[type[Exception], ...] = (WmmagenError, *errors)
         for size in sizes:
             try:
                 step(size)
-            except (WmmagenError, *errors) as error:
+            except anticipated as error:
                 self.demand(False, f"{size}: it ended in {type(error).__name__}: {error}")
 
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests import kinds
 from tests.gpu.proof import ended
@@ -54,7 +55,7 @@ def large(config: KernelConfig) -> Problem:
     known = derive.values(config)
     m, n, k = (-(-LARGE // known[f"BLOCK_{x}"]) * known[f"BLOCK_{x}"] for x in "MNK")
     first = trial.validation_problems(config)[0]
-    factors = {"alpha": first.alpha, "beta": first.beta} if config.operation.scaled else {}
+    factors: dict[str, Any] = {"alpha": first.alpha, "beta": first.beta} if config.operation.scaled else {}
     return Problem.packed(config.operation, m, n, k, **factors)
 
 

@@ -10,8 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "facts.h"
 #include "my_gemm.h"
+
+#include "facts.h"  // last: it defines M, N and K, which are parameters of what a header declares
 
 namespace {
 

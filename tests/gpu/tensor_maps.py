@@ -135,7 +135,9 @@ def encoded(boxed: Boxed, addresses: Sequence[int], library: Any) -> tuple[Any, 
     return storage, place
 
 
-def _value(addresses: Sequence[int], value: Pointer | int | float) -> Any:
+def _value(addresses: Sequence[int], value: object) -> Any:
+    if not isinstance(value, (Pointer, int, float)):
+        raise TypeError(f"no launch with tensor maps has an argument like {value}")
     if isinstance(value, Pointer):
         return ctypes.c_void_p(addresses[value.buffer] + value.offset)
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)

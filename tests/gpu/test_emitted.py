@@ -12,7 +12,7 @@ import pytest
 
 from tests.libraries import CONFIGS, Library
 from tests.nvcc import compile_with, demand_nvcc
-from wmmagen import emit, reference, trial
+from wmmagen import derive, emit, reference, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import Bytes
 from wmmagen.config import KernelConfig, Problem, Reduction
@@ -101,7 +101,7 @@ def test_the_result_is_exact(built: tuple[KernelConfig, Library]) -> None:
 
 def test_k_of_nothing_is_zero(built: tuple[KernelConfig, Library]) -> None:
     config, library = built
-    known = trial.derive.values(config)
+    known = derive.values(config)
     problem = replace(Problem.packed(config.operation, known["BLOCK_M"], known["BLOCK_N"], 0), lda=16)
     case = trial.exact_case(problem)
     status, back = call(config, library, case, problem)
@@ -115,7 +115,7 @@ def test_the_launch_goes_to_the_stream(built: tuple[KernelConfig, Library]) -> N
     from cuda.core import Device
 
     config, library = built
-    known = trial.derive.values(config)
+    known = derive.values(config)
     m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     device = Device(0)
     device.set_current()

@@ -63,8 +63,7 @@ def test_right_results(gpu: GpuBackend, name: str) -> None:
 def test_sums_of_64_times_64_overflow_f16_alone_and_the_verdict_says_which(
     gpu: GpuBackend, types: str, shape: str, feed: str
 ) -> None:
-    # Row-major A and column-major B: no tile of them is 8 wide in memory.
-    config = field.config_of(f"{field.TILES[shape]},layout=rc,{types},feed={feed}", gpu.arch)
+    config = field.config_of(field.overflowing_pairs(types, shape, feed), gpu.arch)
     rules.demand(config, gpu.arch)
     _, binary = trial.build(config, gpu.arch)
     value, cause = field.OVERFLOWS[types]
@@ -73,11 +72,8 @@ def test_sums_of_64_times_64_overflow_f16_alone_and_the_verdict_says_which(
     assert verdict.exact is (not cause) and cause in verdict.hint
 
 
-@pytest.mark.parametrize("a", field.EVERYWHERE)
-@pytest.mark.parametrize("layout", field.LAYOUTS)
-@pytest.mark.parametrize("pipeline", ["copy=ld,stages=1", "copy=ld,stages=2", "copy=cpasync,stages=3"])
-def test_tf32_is_rounded_and_integers_wrap(gpu: GpuBackend, a: str, layout: str, pipeline: str) -> None:
-    pairs = f"a={a},acc={field.SUMS[a]},d={field.SUMS[a]},layout={layout},warps=1x1,frags=2x2,k_steps=2,{pipeline}"
+@pytest.mark.parametrize(("a", "pairs"), field.EVERYWHERE_KERNELS)
+def test_tf32_is_rounded_and_integers_wrap(gpu: GpuBackend, a: str, pairs: str) -> None:
     config = field.config_of(pairs, gpu.arch)
     if gpu.arch.sm < 80 and {"T131", "C501"} & {v.rule.id for v in rules.check(config, gpu.arch)}:
         pytest.skip(f"{gpu.arch} has no tf32 and no cp.async")

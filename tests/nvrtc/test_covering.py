@@ -20,7 +20,7 @@ from wmmagen import coverage, rules
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Bytes, Launch
 from wmmagen.backends.cpu import CpuBackend
-from wmmagen.config import CONFIG_KEYS, OPERATION_KEYS, Batch, Copy, Layout, Residue, name, values_of
+from wmmagen.config import CONFIG_KEYS, OPERATION_KEYS, Batch, Copy, Layout, Residue, name, spell, values_of
 from wmmagen.defaults import read_config
 from wmmagen.nvrtc import Binary
 from wmmagen.space import point_of
@@ -72,11 +72,14 @@ def test_nothing_is_refused_that_there_is(model: covering.Model, sm: int) -> Non
 
 def test_what_is_refused_has_a_reason_that_is_needed(model: covering.Model) -> None:
     place = {
-        key: {str(v): n for n, v in enumerate(model.axes[key])} for key in ("copy", "stages", "batch", "reduction")
+        key: {spell(v): n for n, v in enumerate(model.axes[key])}
+        for key in ("copy", "stages", "batch", "reduction", "a", "layout")
     }
     assert model.needed({"copy": place["copy"]["ld"], "stages": place["stages"]["3"]}) == {"C503"}
     both = {"batch": place["batch"]["strided"], "reduction": place["reduction"]["atomic"]}
     assert model.needed(both) == {"X620"}
+    for layout, ids in (("rr", {"T123"}), ("cc", {"T122"})):
+        assert model.needed({"a": place["a"]["s8"], "layout": place["layout"][layout]}) == ids
     with pytest.raises(ValueError, match="there is a configuration"):
         model.needed({"copy": place["copy"]["ld"]})
 

@@ -242,6 +242,9 @@ def test_the_banner_s_command_makes_the_file(tmp_path: Path) -> None:
         "a=s8,d=s8,epilogue=scale+clamp",
         "a=u8,d=f32,c=s8,epilogue=linear+gelu+biasrow,residue=predicated,batch=pointers,split_k=2",
         "a=f64,epilogue=expr(row<col?acc:-acc),split_k=2,batch=strided",
+        # What functions see is in fractions, and nothing is added; or added, and of bytes with a scale.
+        "a=bf16,epilogue=silu",
+        "a=s8,d=f16,c=f32,epilogue=scalecol+biascol+gelu+residual,batch=strided",
     ],
 )
 def test_the_self_test_of_a_chain_is_cpp_without_a_warning(text: str, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class Break:
         breaks, keeps: changes to ``BASE``.
         arch: the architecture of both.
         keeps_arch: the architecture of the second where it is the architecture that makes the difference.
+        beside: other rules that whatever breaks this one breaks, too; of later rules, which did not exist when it
+            found its place in generated texts, where it also speaks of numbers that are changed by hand.
     """
 
     breaks: str
@@ -92,6 +94,7 @@ class Break:
     arch: int = 80
     keeps_arch: int = 0
     strict: bool = False
+    beside: tuple[str, ...] = ()
 
     @property
     def where(self) -> Arch:
@@ -104,9 +107,9 @@ class Break:
 
 _GLOBAL = "feed=global,copy=none,stages=1,pad_a=0,pad_b=0"
 _BYTES = "a=s8,layout=rc,k_steps=1,pad_a=16,pad_b=16"
-#: 32 wide across, where only the steps along K are 16 bytes.
-_STEPS = "a=s8,acc=s32,d=s32,pad_a=16,pad_b=16,warps=1x1"
-_INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1"
+#: The steps along K are 16 bytes, but those of whole tiles.
+_STEPS = "a=s8,acc=s32,d=s32,layout=rc,pad_a=16,pad_b=16,warps=1x1"
+_INT8 = "a=s8,acc=s32,d=s32,k_steps=1,warps=1x1,pad_a=16,pad_b=16"
 _NIBBLES = "a=s4,acc=s32,d=s32,warps=1x1,inst=8x8x32,k_steps=1,pad_a=32,pad_b=32"
 _BITS = "a=b1,acc=s32,d=s32,layout=rc,k_steps=1,pad_a=128,pad_b=128"
 
@@ -131,6 +134,9 @@ BREAKS: dict[str, Break] = {
         f"{_NIBBLES},layout=rr,arrange_b=tiles,align_b=8".replace("pad_b=32", "pad_b=24"),
         f"{_NIBBLES},layout=rc,arrange_b=tiles",
     ),
+    # Tiles 32 wide across K, which begin on 256 bits there.
+    "T122": Break(f"{_INT8},layout=cc,inst=32x8x16", f"{_INT8},layout=rc,inst=32x8x16"),
+    "T123": Break(f"{_INT8},layout=rr,inst=8x32x16", f"{_INT8},layout=rc,inst=8x32x16"),
     "T151": Break("acc=f16", "acc=f16,store=staged"),
     "T152": Break("d=f64,store=staged", "d=bf16,store=staged"),
     "T153": Break(f"{_BYTES},acc=s32,d=s8,store=staged", f"{_BYTES},acc=s32,d=s8,store=staged,epilogue=linear"),
@@ -150,10 +156,8 @@ BREAKS: dict[str, Break] = {
     "L212": Break("pad_a=16,pad_b=8", "pad_a=16,pad_b=16", strict=True),
     "P301": Break("layout=cr,inst=8x32x16", "layout=cr,inst=8x32x16,warps=1x1,frags=1x4"),
     "P302": Break("inst=32x8x16", "inst=32x8x16,warps=1x1,frags=4x1"),
-    "P306": Break(f"{_STEPS},inst=8x32x16,frags=4x1,k_steps=2", f"{_STEPS},inst=8x32x16,frags=4x1,k_steps=1"),
-    "P307": Break(
-        f"{_STEPS},layout=cc,inst=32x8x16,frags=1x4,k_steps=2", f"{_STEPS},layout=cc,inst=32x8x16,frags=1x4,k_steps=1"
-    ),
+    "P306": Break(f"{_STEPS},k_steps=2,arrange_b=tiles", f"{_STEPS},k_steps=2,arrange_b=tiles,arrange_a=tiles"),
+    "P307": Break(f"{_STEPS},k_steps=2,arrange_a=tiles", f"{_STEPS},k_steps=2,arrange_a=tiles,arrange_b=tiles"),
     "P303": Break(f"{_GLOBAL},layout=cr,inst=8x32x16", f"{_GLOBAL},layout=rr,inst=8x32x16"),
     "P304": Break(f"{_GLOBAL},inst=32x8x16", f"{_GLOBAL},layout=rc,inst=32x8x16"),
     "P305": Break("layout=rc,inst=32x8x16,acc=f16,d=f16", "layout=rc,inst=32x8x16"),
@@ -170,12 +174,16 @@ BREAKS: dict[str, Break] = {
     "C501": Break("copy=cpasync", "copy=cpasync", arch=75, keeps_arch=80),
     "C502": Break("copy=cpasync,stages=1", "copy=cpasync,stages=2"),
     "C503": Break("stages=3", "stages=2"),
+    # Rows that are no whole copies would be 8 bytes across K: T122 and T123 refuse them, too.
     "C511": Break(
-        f"{_INT8},layout=cc,inst=8x32x16,frags=1x4,pad_a=8,pad_b=16",
-        f"{_INT8},layout=cc,inst=32x8x16,frags=1x4,pad_a=16,pad_b=16",
+        f"{_INT8},layout=cc,inst=8x32x16,frags=1x4".replace("pad_a=16", "pad_a=8"),
+        f"{_INT8},layout=rc,inst=8x32x16,frags=4x1",
+        beside=("T122",),
     ),
     "C512": Break(
-        f"{_INT8},inst=32x8x16,frags=4x1,pad_a=16,pad_b=8", f"{_INT8},inst=8x32x16,frags=4x1,pad_a=16,pad_b=16"
+        f"{_INT8},layout=rr,inst=32x8x16,frags=4x1".replace("pad_b=16", "pad_b=8"),
+        f"{_INT8},layout=rc,inst=32x8x16,frags=1x4",
+        beside=("T123",),
     ),
     "C521": Break("k_steps=1,frags=1x4", "k_steps=1,frags=2x4"),
     "C522": Break("k_steps=1,frags=4x1", "k_steps=1,frags=4x2"),

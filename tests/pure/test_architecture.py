@@ -255,8 +255,8 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "series": (
         (
-            "bench", "known", "shapes", "rules", "coverage", "denominators", "chips", "backends.pick", "records",
-            "timing", "config", "arch", "errors",
+            "bench", "known", "shapes", "instructions", "rules", "coverage", "denominators", "chips", "backends.pick",
+            "records", "timing", "config", "arch", "errors",
         ),
         (),
     ),

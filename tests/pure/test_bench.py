@@ -14,14 +14,14 @@ from cases_legality import config
 from tests.fakes import NumpyBackend, binary_of, compiled
 from wmmagen import bench, cli, show, trial
 from wmmagen.arch import ARCHS, Arch
-from wmmagen.backends import cublas, pick
+from wmmagen.backends import Launch, cublas, pick
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.config import KernelConfig, name
 from wmmagen.errors import CompileError, CrashFault, IllegalConfig, LaunchFault, MissingPiece
 from wmmagen.nvrtc import Binary
 from wmmagen.records import Outcome
-from wmmagen.timing import TimingProtocol
+from wmmagen.timing import Timing, TimingProtocol
 
 SM75 = ARCHS[75]
 SMALL = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
@@ -55,6 +55,22 @@ def test_rows_come_in_the_order_of_the_request_with_both_shares(data: str, libra
         )
     for one in table.baselines:
         assert one.timing is not None and one.timing.median_us == 8.0 and one.reason == ""
+
+
+def test_kernels_that_are_timed_together_are_each_launched_as_they_are() -> None:
+    """The problem that they share promises nothing, and so does not tell whose sizes are multiples."""
+    timed = []
+
+    class Watcher(NumpyBackend):
+        def time(self, binary: Binary, launch: Launch, *rest: Any, **more: Any) -> Timing:
+            timed.append(launch)
+            return super().time(binary, launch, *rest, **more)
+
+    everywhere = config(f"{SMALL},residue=predicated")
+    table = bench.measure([ONE, everywhere], SM75, SIZE, Place(Watcher(), SM75), TimingProtocol(), compiled)
+    assert table.right and len(timed) == 2
+    pointers, leading = 3, (64, 32, 32)
+    assert [launch.arguments[pointers:] for launch in timed] == [(*SIZE[1:], *leading), (*SIZE, *leading)]
 
 
 def test_kernels_of_two_operations_have_denominators_of_their_own(library: CardLibrary) -> None:

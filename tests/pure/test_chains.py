@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wmmagen import epilogue, freivalds
+from wmmagen import epilogue, freivalds, reference
 from wmmagen.config import Layout, Operation, Problem
-from wmmagen.dtypes import F16, F32, F64, S8, S32, U8, ElementType
+from wmmagen.dtypes import BF16, F16, F32, F64, S8, S32, TF32, U8, ElementType
 from wmmagen.errors import ConfigError
-from wmmagen.layout import UNSHIFTED, Shifts, images, operand_names
+from wmmagen.layout import UNSHIFTED, Shifts, decode, encode, images, operand_names
 from wmmagen.reference import (
     LEAST_ROOM,
     Inputs,
     Span,
+    combined,
     exact_inputs,
     expected,
     finish,
@@ -98,6 +99,121 @@ def test_functions_have_results_between_two_ends(chain: str, d: ElementType) -> 
     # In f32 a sum may cancel, and what is left is all error.
     assert want.ulps < 200 or d is F32
     assert not want.holds(np.full(want.low.shape, np.nan)).any()
+
+
+#: Operations with a function, with the least number of different arguments that it has to be given.
+FINE = (
+    ("gelu", Operation(F16, F32, F16), 3000),
+    ("linear+biascol+gelu", Operation(F16, F32, F16), 3000),
+    ("gelu", Operation(F16, F16, F16), 400),
+    ("biascol+silu", Operation(BF16, F32, F32, c=BF16), 3000),
+    ("expr(tanh(acc)/3)", Operation(TF32, F32, F32), 3000),
+    ("silu", Operation(F64, F64, F64), 3000),
+    ("scalecol+biascol+gelu", Operation(S8, S32, S8, Layout.RC, c=F16), 3000),
+    ("biascol+scale+silu", Operation(S8, S32, F32, Layout.RC, c=S32), 2000),
+    ("scalerow+gelutanh", Operation(U8, S32, F32, Layout.RC), 1000),
+)
+
+
+def arguments_of(inputs: Inputs) -> np.ndarray:
+    """What the last step is given, m×n."""
+    p, e = inputs.problem, inputs.problem.operation.epilogue
+    before = p.doing(replace(p.operation, epilogue=e.with_steps(e.steps[:-1])))
+    found = finish(before, product(inputs), inputs.c, whole(inputs))
+    return np.array(np.broadcast_to(found, (p.m, p.n)), np.float64)
+
+
+@pytest.mark.parametrize(("chain", "operation", "different"), FINE)
+@pytest.mark.parametrize("k", [16, 96, 1000])
+def test_functions_see_thousands_of_fractions_near_0_and_where_they_are_flat(
+    chain: str, operation: Operation, different: int, k: int
+) -> None:
+    operation = replace(operation, epilogue=epilogue.read(chain))
+    scale = 2.0**-8 if operation.epilogue.has("scale") else 1.0
+    inputs = exact_inputs(Problem.packed(operation, 64, 96, k, 16, beta=-3.0 * operation.scaled, scale=scale))
+    seen = arguments_of(inputs)
+    assert len(np.unique(seen)) >= different
+    assert np.mean(seen != np.rint(seen)) > 0.6 and np.mean(np.abs(seen) < 4) > 0.2
+    assert 8 < np.abs(seen).max() < 128 and (product(inputs)[15] == 0).all()
+
+
+@pytest.mark.parametrize(("chain", "operation", "different"), FINE)
+@pytest.mark.parametrize("k", [1, 48, 3000])
+def test_fine_sums_are_exact_in_the_accumulator_in_any_order(
+    chain: str, operation: Operation, different: int, k: int
+) -> None:
+    o = replace(operation, epilogue=epilogue.read(chain))
+    inputs = exact_inputs(Problem.packed(o, 32, 16, k, beta=-3.0 * o.scaled))
+    assert inputs.guaranteed and (inputs.scale_bits > 0) is not o.acc.integer
+    # Every value is one of its type, and A is so many units.
+    units = np.ldexp(inputs.a.astype(np.float64), inputs.scale_bits)
+    assert (units == np.rint(units)).all() and np.issubdtype(inputs.b.dtype, np.integer)
+    assert (decode(encode(inputs.a, o.a), o.a).astype(np.float64) == inputs.a).all()
+    for name, values in {"c": inputs.c, **inputs.beside}.items():
+        if values is not None and not name.startswith("scale"):
+            assert (decode(encode(values, o.added), o.added).astype(np.float64) == values).all()
+    assert (np.abs(units).astype(np.int64) @ np.abs(inputs.b.astype(np.int64))).max() <= inputs.bound <= inputs.limit
+    held = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "s32": np.int32}[o.acc.name]
+    order = np.random.default_rng(k).permutation(k)
+    terms = inputs.a[:, order, None].astype(held) * inputs.b[None, order].astype(held)
+    sums = np.add.accumulate(terms, axis=1, dtype=held)[:, -1]
+    assert (sums == product(inputs)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 300.0, 1e20])
+@pytest.mark.parametrize(
+    "operation", [Operation(F16, F32, F32), Operation(S8, S32, F32, Layout.RC)], ids=lambda o: o.a.name
+)
+@pytest.mark.parametrize("k", [1, 64, 5000])
+def test_whatever_a_call_scales_by_its_inputs_are_proved(scale: float, operation: Operation, k: int) -> None:
+    operation = replace(operation, epilogue=epilogue.read("scale+expr(tanh(acc))"))
+    inputs = exact_inputs(Problem.packed(operation, 64, 32, k, scale=scale))
+    assert inputs.guaranteed and len(np.unique(product(inputs))) > 10
+    assert (decode(encode(inputs.a, operation.a), operation.a).astype(np.float64) == inputs.a).all()
+    if scale in (1e-3, 1.0, 300.0) and not operation.acc.integer and k > 1:
+        assert 2 < np.abs(arguments_of(inputs)).max() < 100
+
+
+def test_only_what_rounds_is_given_fractions() -> None:
+    for chain in ("linear+biascol+relu", "expr(acc*0.375+row)", "clamp"):
+        inputs = inputs_of(chain)
+        assert inputs.scale_bits == 0 and np.issubdtype(inputs.a.dtype, np.integer)
+    for pattern in ("field", "positions"):
+        operation = Operation(F16, F32, F32, epilogue=epilogue.read("biascol+gelu"))
+        inputs = exact_inputs(Problem.packed(operation, 64, 96, 48), pattern=pattern)
+        assert inputs.scale_bits == 0
+        assert all(np.issubdtype(x.dtype, np.integer) for x in (inputs.a, inputs.beside["bias_col"]))
+    # A whole sum that no scale comes before is all that a function can see.
+    operation = Operation(S8, S32, F32, Layout.RC, epilogue=epilogue.read("expr(tanh(acc/64))"))
+    inputs = exact_inputs(Problem.packed(operation, 64, 96, 64))
+    assert inputs.scale_bits == 0 and inputs.bound <= 32
+
+
+def test_fine_inputs_of_several_draws_are_proved_together() -> None:
+    problem = inputs_of("linear+biascol+gelu", beta=-3.0).problem
+    one, other = (exact_inputs(problem, seed=seed) for seed in (0, 1))
+    both = combined(one, other, one)
+    assert both.guaranteed and both.scale_bits == one.scale_bits > 0 and "units of 2^-" in str(both)
+    assert (product(both) == one.a.astype(np.float64) @ other.b.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("chain", ["biascol+gelu", "linear+silu+residual"])
+def test_what_is_looked_up_is_what_is_computed(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = inputs_of(chain)
+    drawn = {}
+    for large in (1, 1 << 20):
+        monkeypatch.setattr(reference, "_LARGE", large)
+        drawn[large] = exact_inputs(inputs.problem)
+    for some in drawn.values():
+        spans = []
+        for large in (1, 1 << 20):
+            monkeypatch.setattr(reference, "_LARGE", large)
+            spans.append(expected(some))
+        assert isinstance(spans[0], Span) and isinstance(spans[1], Span)
+        for end in ("low", "high", "value"):
+            assert (getattr(spans[0], end) == getattr(spans[1], end)).all()
+    few = arguments_of(drawn[1])
+    assert len(np.unique(few)) > 300 and np.mean(few != np.rint(few)) > 0.6
 
 
 @pytest.mark.parametrize(

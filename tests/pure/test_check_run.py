@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from tests.fakes import NumpyBackend, binary_of
-from wmmagen import cli, layout, rules, show, trial
+from wmmagen import cli, layout, reference, rules, show, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import Launch, Pointer, pick
 from wmmagen.backends.pick import Place
 from wmmagen.config import KernelConfig, Layout, Problem, parse
+from wmmagen.defaults import read_config
 from wmmagen.nvrtc import Binary
 from wmmagen.timing import TimingProtocol
 
@@ -287,6 +288,18 @@ def test_validate_takes_factors(ask: Ask) -> None:
     status, document = ask(CONFIG, "--beta", "4")
     assert status == 0
     assert {run["beta"] for run in document["runs"]} == {4.0}
+
+
+@pytest.mark.parametrize("a", ["s8", "u8"])
+def test_sums_beyond_their_type_are_asked_for_where_their_bits_are_known(a: str) -> None:
+    plain = read_config(f"a={a}", SM80)
+    problem = trial.overflowing(plain)
+    assert problem is not None
+    inputs = reference.exact_inputs(problem, pattern="extremes")
+    assert inputs.guaranteed
+    assert inputs.bound > inputs.limit
+    for steps in ("linear", "scalerow", "scalecol+biascol+gelu", "relu"):
+        assert trial.overflowing(read_config(f"a={a},d=s8,epilogue={steps}", SM80)) is None
 
 
 def test_validate_refuses_factors_that_nothing_uses(ask: Ask) -> None:

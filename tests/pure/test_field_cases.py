@@ -184,6 +184,23 @@ def test_every_case_is_a_legal_kernel_with_legal_calls() -> None:
             assert rules.check(kernel, SM80, problem) == [], name
 
 
+@pytest.mark.parametrize("a", field.EVERYWHERE)
+def test_every_kernel_on_a_card_has_a_layout_of_its_operands(a: str) -> None:
+    for of_type, pairs in field.EVERYWHERE_KERNELS:
+        assert of_type != a or rules.check(field.config_of(pairs, SM80), SM80) == [], pairs
+    for layout in field.LAYOUTS:
+        kernel = field.config_of(field.everywhere_pairs(a, layout, "copy=ld,stages=1"), SM80)
+        across = {v.rule.id for v in rules.check(kernel, SM80)} & {"T122", "T123"}
+        assert bool(across) is (layout not in field.layouts_of(a))
+
+
+@pytest.mark.parametrize("types", field.OVERFLOWS)
+@pytest.mark.parametrize("shape", field.TILES)
+@pytest.mark.parametrize("feed", ["shared", "global"])
+def test_every_kernel_that_overflows_on_a_card_is_legal(types: str, shape: str, feed: str) -> None:
+    assert rules.check(field.config_of(field.overflowing_pairs(types, shape, feed), SM80), SM80) == []
+
+
 def test_the_cases_are_all_of_their_kind() -> None:
     made = [(name, kernel) for name, _, kernel in kernels()]
     plain = {(str(k.inst), k.operation.layout, k.operation.acc.name) for n, k in made if n.startswith("96x160x48")}

@@ -79,6 +79,10 @@ BROKEN = [
     (SHARED, CLEAN, "S2R R0, SR_TID.X", "LD.E R0, [R2]", ["generic .* around .*: 1 LD.32 .first at 0x0"]),
     (SHARED, CLEAN, "STG.E.64 [R2.64], R24", "ST.E.64 [R2.64], R24", ["generic accesses in the code around"]),
     (SHARED, CLEAN, "S2R R0, SR_TID.X", "STL [R1], R0", ["local memory in the code around the main loop: 1 STL.32"]),
+    (
+        SHARED, CLEAN, "S2R R0, SR_TID.X", "VIMNMX.RELU R51, P0, P0, R13, 0x10, PT",
+        ["1 VIMNMX.RELU .first at 0x0. set a predicate, which ptxas 13.0 takes"],
+    ),
     (SHARED, CLEAN, "UIADD3 UR4, UR4, 0x1, URZ", "LDL R0, [R1]", ["local memory in the main loop: 1 LDL.32"]),
     (
         SHARED, CLEAN, "LDSM.16.M88.4 R4, [R40]", "LD.E R4, [R40]",
@@ -120,6 +124,10 @@ def test_each_defect_is_told(case: KernelConfig, code: str, old: str, new: str, 
     assert len(found) == len(words)
     for word, sentence in zip(words, found, strict=True):
         assert re.search(word, sentence), sentence
+
+
+def test_a_clamp_without_a_predicate_is_no_mistake() -> None:
+    assert defects(SHARED, CLEAN.replace("S2R R0, SR_TID.X", "VIMNMX.RELU R51, R13, 0x10, PT")) == ()
 
 
 def test_column_major_operands_are_loaded_the_other_way_round() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
+import os
 import re
 import runpy
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +19,13 @@ import numpy as np
 import pytest
 
 from tests.fakes import NumpyBackend, binary_of
-from tests.gpu import proof, prove_ragged
+from tests.gpu import proof, prove_large, prove_layouts, prove_ragged, prove_types_speed
 from tests.ragged import VARIANTS
-from wmmagen import defaults
+from wmmagen import config as configs
+from wmmagen import coverage, defaults, derive, padding, render, rules, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import gpu
-from wmmagen.errors import MissingPiece
+from wmmagen.errors import ConfigError, CrashFault, MissingPiece
 
 TESTS = Path(__file__).resolve().parents[1]
 FOLDER = TESTS / "gpu"
@@ -49,9 +56,51 @@ def test_without_a_gpu_a_proof_says_so(
 
 def test_make_runs_every_proof() -> None:
     """But that of the library's times, which needs PyTorch, and no list of what wmmagen needs brings that."""
-    run = re.findall(r"python (tests/\S+/prove_\w+\.py)", (TESTS.parent / "Makefile").read_text(encoding="utf-8"))
+    run = re.findall(r"^(tests/\S+/prove_\w+\.py)", (TESTS.parent / "Makefile").read_text(encoding="utf-8"), re.M)
     there = {path.relative_to(TESTS.parent).as_posix() for path in TESTS.glob("*/prove_*.py")}
     assert set(run) == there - {"tests/gpu/prove_cublas.py"}
+
+
+def made(target: str, folder: Path, python: str) -> tuple[int, str, list[str]]:
+    """The exit status of ``make target`` with a shell script for Python, its output, and the arguments of each call."""
+    calls, stamp, script = folder / "calls", folder / "stamp", folder / "python"
+    stamp.touch()  # newer than what it is made of: nothing is installed
+    script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{python}\n')
+    script.chmod(0o755)
+    # This may run below a make, whose flags are not those of the one here.
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--no-print-directory", target, f"BIN={folder}", f"STAMP={stamp}"]
+    done = subprocess.run(command, cwd=TESTS.parent, env=clean, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, calls.read_text().splitlines()
+
+
+@pytest.mark.parametrize("target", ["proof-cpu", "proof-gpu"])
+def test_a_proof_that_fails_stops_no_other_and_is_named_in_the_end(target: str, tmp_path: Path) -> None:
+    failing = 'case "$1" in *split.py | *layouts.py) cat > /dev/null; exit 3;; esac'
+    status, said, calls = made(target, tmp_path, failing)
+    assert status and len(calls) > 10
+    head, _, failed = said.partition("Failed:\n")
+    assert head.splitlines() == [f"{tmp_path}/python {call}" for call in calls]
+    wrong = [call for call in calls if "split.py" in call or "layouts.py" in call]
+    assert len(wrong) == 2 and failed.splitlines() == [f"  {call} (exit status 3)" for call in wrong]
+    assert made(target, tmp_path, "exit 0")[:2] == (0, head)
+
+
+@pytest.mark.parametrize(
+    ("python", "gpu", "status"),
+    [
+        ("exit 0", True, 0),
+        ('[ "$1" != -c ]', False, 0),
+        ('[ "$1" != tests/nvrtc/prove_types.py ]', True, 1),
+        ('[ "$1" != tests/gpu/prove_types.py ]', True, 1),
+    ],
+)
+def test_all_proofs_are_those_without_a_gpu_and_where_there_is_one_the_others(
+    python: str, gpu: bool, status: int, tmp_path: Path
+) -> None:
+    left, said, calls = made("proof", tmp_path, python)
+    assert bool(left) is bool(status) and ("There is no GPU here" in said) is not gpu
+    assert "tests/nvrtc/prove_covering.py" in calls and ("tests/gpu/prove_covering.py" in calls) is gpu
 
 
 def test_a_rehearsal_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +134,95 @@ def test_all_sizes_are_tried_while_there_is_time_and_what_is_wrong_is_told() -> 
     assert not wrong.right and [line.split(":")[0].strip() for line in wrong.wrong] == ["33x7x65", "1x100x8"]
     late = outcome(0.0)
     assert not late.right and str(late).startswith("0 of 2 exact, 0 not, THE OTHERS NOT TRIED")
+
+
+def test_every_large_problem_is_legal_and_as_large_as_it_says() -> None:
+    arch = ARCHS[90]
+    tasks = list(prove_large.tasks(arch))
+    for task in tasks:
+        p = padding.plan(task.config, task.problem).problem if task.padded else task.problem
+        assert rules.check(task.config, arch, p) == [] and not coverage.missing(task.config), (task.key, p)
+        p, far = task.problem, prove_large.FAR
+        if task.key == "workspace":
+            work = trial.workspace_of(task.config, p)
+            assert work is not None and (work.tiles - 1) * derive.values(task.config)["TILE_WORK"] > far
+        elif task.key.startswith("stride_"):
+            assert p.batch == 2 and getattr(p, task.key) > far and f" {task.key}=" in prove_large.words(p)
+        elif task.key.startswith("ld"):
+            assert (prove_large.lines(p, task.key) - 2) * getattr(p, task.key) > far
+    assert {task.key for task in tasks} == {
+        "m",
+        "n",
+        "lda",
+        "ldb",
+        "ldc",
+        "ldd",
+        "ldr",
+        "stride_r",
+        "stride_bias_row",
+        "workspace",
+    }
+    assert {t.config.operation.a.name for t in tasks} == {"f16", "bf16", "f64", "s8"}
+
+
+def test_a_large_problem_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove_large, "FAR", 2**14)
+    arch = ARCHS[80]
+    monkeypatch.setattr(trial, "build", lambda config, _: (render.render(config, arch), binary_of(config)))
+    config = defaults.read_config(prove_large.FAR_CASES[4], arch)
+    task = prove_large.Task(config, "ldc", prove_large.far_problem(config, "ldc"))
+    assert prove_large.tried(task, arch, NumpyBackend()) == (True, "exact (full)")
+
+    def spoilt(entry: str, d: np.ndarray) -> None:
+        d[-1, -1] += 1
+
+    exact, said = prove_large.tried(task, arch, NumpyBackend(spoil=spoilt))
+    assert not exact and "D[62, 62]" in said
+    lost = prove_large.tried(task, arch, NumpyBackend(fault_of=lambda entry: CrashFault("gone")))
+    assert lost == (False, "gone")
+
+
+#: Tables of parts, as their proofs put them together.
+WHOLE = {
+    "prove_layouts.ACROSS": [f"{cd},{text}" for *both, text in prove_layouts.ACROSS for cd in both],
+    "prove_types_speed.CANDIDATES": [
+        f"a={a},copy=cpasync,{text}" for a, texts in prove_types_speed.CANDIDATES.items() for text in texts
+    ],
+}
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Every text of a configuration that a module of the GPU's has among its own names, with where."""
+    for path in sorted(FOLDER.glob("*.py")):
+        module = importlib.import_module(f"tests.gpu.{path.stem}")
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        targets = [t for s in body if isinstance(s, ast.Assign) for t in s.targets]
+        targets += [s.target for s in body if isinstance(s, ast.AnnAssign)]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                where = f"{path.stem}.{target.id}"
+                for text in WHOLE.get(where) or texts_in(getattr(module, target.id)):
+                    yield text, where
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """What in a table could be the text of a configuration."""
+    if isinstance(value, str):
+        with contextlib.suppress(ConfigError):
+            if value:
+                configs.read_pairs(value)
+                yield value
+    elif isinstance(value, dict):
+        yield from texts_in([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from texts_in(one)
+
+
+def test_what_runs_on_a_card_names_legal_kernels_that_are_made() -> None:
+    """A card is not needed to see that a proof would be refused."""
+    arch, found = ARCHS[90], dict(named())
+    assert len(found) > 100 and set(WHOLE) <= set(found.values())
+    for text, where in found.items():
+        config = defaults.read_config(text, arch)
+        assert rules.check(config, arch) == [] and not coverage.missing(config), (where, text)

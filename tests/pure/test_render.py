@@ -18,9 +18,10 @@ from cases_legality import config
 
 import wmmagen
 from wmmagen import config as configs
-from wmmagen import coverage, derive, render, rules
+from wmmagen import coverage, derive, render, rules, selftest
 from wmmagen.arch import ARCHS
 from wmmagen.config import READERS, read_pairs, values_of
+from wmmagen.defaults import read_config
 from wmmagen.errors import NotGeneratedYet
 
 ROOT = Path(wmmagen.__file__).resolve().parents[1]
@@ -389,14 +390,6 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
     assert len(sentences) == 2
 
 
-@pytest.mark.parametrize("a", ["s8", "u8"])
-def test_bytes_across_k_are_refused_with_the_reason(a: str) -> None:
-    for layout in ("rr", "cr", "cc"):
-        (sentence,) = coverage.missing(config(f"a={a},acc=s32,d=s32,layout={layout}"))
-        assert f"layout={layout} of {a}" in sentence and "loads of single bytes" in sentence
-    assert coverage.missing(config(f"a={a},acc=s32,d=s32,layout=rc")) == []
-
-
 @pytest.mark.parametrize("a", ["s4", "u4", "b1"])
 def test_experimental_types_are_refused_with_the_reason(a: str) -> None:
     sentence = coverage.missing(config(f"a={a}"))[0]
@@ -526,3 +519,33 @@ def test_every_key_is_in_the_name_and_changes_the_file() -> None:
     for pairs in ("inst=8x32x16", "warps=2x4", "frags=2x4", "k_steps=1", "stages=1", "pad_a=16", "pad_b=16"):
         assert text_of(pairs) != base
     assert len(values_of(config("c=f16"))) == len(READERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("epilogue=linear+biascol+relu", (0, 0, 0)),
+        ("epilogue=biascol+gelu", (9, 9, 0)),
+        ("epilogue=gelu", (9, 0, 0)),
+        ("acc=f16,d=f16,epilogue=silu+residual", (5, 5, 0)),
+        ("a=bf16,epilogue=linear+silu", (6, 6, 0)),
+        ("a=f64,epilogue=biascol+silu", (20, 20, 0)),
+        ("a=s8,d=f16,c=f32,epilogue=scalecol+biascol+gelu", (0, 9, 6)),
+        ("a=s8,d=f32,c=s32,epilogue=biascol+scale+gelu", (0, 0, 0)),
+    ],
+)
+def test_self_tests_are_as_fine_as_types_hold_their_values(text: str, found: tuple[int, int, int]) -> None:
+    o = read_config(f"warps=1x1,frags=2x2,k_steps=4,{text}", ARCHS[80]).operation
+    fine = selftest.fractions(o)
+    assert (fine.a_bits, fine.added_bits, fine.scaled_bits) == found
+    assert selftest.MOST_A << fine.a_bits <= o.a.exact_limit
+    assert selftest.MOST_OF_FUNCTIONS << (fine.a_bits + fine.scaled_bits) <= o.acc.exact_limit
+    assert selftest.MOST_ADDED << fine.added_bits <= o.added.exact_limit
+
+
+@pytest.mark.parametrize("text", [text for text in STRUCTURES + MORE_STRUCTURES if "residue=predicated" in text])
+def test_what_is_left_is_never_compared_by_equality(text: str) -> None:
+    """ptxas 13.0 takes an == of a clamped number and its bound for true where the number is less."""
+    source = code_of(text_of(text, 90))
+    assert "count >= most" in source
+    assert not re.findall(r"\b(count|inside\(.*\)|within\(.*\)) == ", source)

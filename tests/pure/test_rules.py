@@ -18,6 +18,7 @@ from wmmagen.arch import ARCHS
 from wmmagen.config import MAX_SIZE, OPERATION_KEYS, KernelConfig, Problem, build, read_value, values_of
 from wmmagen.epilogue import VECTORS
 from wmmagen.errors import ConfigError, IllegalConfig
+from wmmagen.instructions import INSTRUCTIONS
 from wmmagen.rules import RULES, Scope
 from wmmagen.space import Space
 
@@ -62,7 +63,7 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("id", BREAKS)
 def test_a_configuration_that_breaks_one_rule(id: str) -> None:
     case = BREAKS[id]
-    assert broken_ids(config(case.breaks), case.where, strict_isa=case.strict) == [id]
+    assert broken_ids(config(case.breaks), case.where, strict_isa=case.strict) == [*case.beside, id]
     assert not rules.legal(config(case.breaks), case.where, strict_isa=case.strict)
 
 
@@ -488,10 +489,18 @@ def test_demand_raises_with_every_violation() -> None:
     rules.demand(BASE, SM75)
 
 
+def said_of(id: str) -> rules.Violation:
+    """What is said of a rule where its case breaks it, behind the rules that are broken beside it."""
+    case = BREAKS[id]
+    *others, found = rules.check(config(case.breaks), case.where, strict_isa=case.strict)
+    assert [*(other.rule.id for other in others), found.rule.id] == [*case.beside, id]
+    return found
+
+
 @pytest.mark.parametrize("id", BREAKS)
 def test_messages_are_filled_in(id: str) -> None:
     case = BREAKS[id]
-    (found,) = rules.check(config(case.breaks), case.where, strict_isa=case.strict)
+    found = said_of(id)
     for text in (found.message, found.fix):
         assert text and "{" not in text and "}" not in text
     # A message names what decides: the numbers of the rule, or the values of the keys that it compares.
@@ -514,7 +523,7 @@ def nearest(fix: str) -> dict[str, list[int]]:
 def test_nearest_values_keep_the_rule_and_none_is_nearer(id: str) -> None:
     case = BREAKS[id]
     broken = config(case.breaks)
-    (found,) = rules.check(broken, case.where, strict_isa=case.strict)
+    found = said_of(id)
     for key, values in nearest(found.fix).items():
         present = getattr(broken, key)
         kept = [n for n in range(max(0, present - 600), present + 600) if keeps(id, case, key, n)]
@@ -589,8 +598,7 @@ def test_what_only_follows_from_a_missing_instruction_is_left_out(pairs: str, id
 
 @pytest.mark.parametrize("id", BREAKS)
 def test_a_fix_that_names_one_value_names_a_known_one(id: str) -> None:
-    case = BREAKS[id]
-    (found,) = rules.check(config(case.breaks), case.where, strict_isa=case.strict)
+    found = said_of(id)
     for key, value in re.findall(r"\b([a-z_]+)=([a-z0-9_]+)", found.fix.split("(nearest")[0]):
         read_value(key, value)
 
@@ -620,6 +628,29 @@ def test_the_sample_breaks_every_rule_and_keeps_all_of_them() -> None:
     broken = [set(broken_ids(c, ARCHS[sm], strict_isa=True)) for sm in (75, 90) for c in sample(1500, 7)]
     assert set().union(*broken) == BREAKS.keys()
     assert broken.count(set()) > 20
+
+
+# Types.
+
+
+@pytest.mark.parametrize("a", ["s8", "u8"])
+@pytest.mark.parametrize(("layout", "ids"), [("rr", ["T123"]), ("rc", []), ("cr", ["T122", "T123"]), ("cc", ["T122"])])
+@pytest.mark.parametrize("cd", ["rr", "cc"])
+def test_each_operand_of_bytes_lies_along_k(a: str, layout: str, ids: list[str], cd: str) -> None:
+    """Whichever way C and D lie: where D^T is computed, operands change places and not their memory."""
+    case = config(f"a={a},acc=s32,d=s32,layout={layout},cd={cd},pad_a=16,pad_b=16")
+    found = {v.rule.id: v for v in rules.check(case, SM75)}
+    assert [id for id in found if id in ("T122", "T123")] == ids
+    for id, operand in (("T122", "A"), ("T123", "B")):
+        assert id not in found or f"transpose {operand} once" in found[id].fix
+
+
+def test_other_types_lie_as_they_like() -> None:
+    """What a load of single bytes is asked of is no list of types, but a column of the table of instructions."""
+    bytewise = {row.a.name for row in INSTRUCTIONS if row.bytewise}
+    assert bytewise == {"s8", "u8"}
+    for row in INSTRUCTIONS:
+        assert row.whole_layouts == (("rc",) if row.a.name in bytewise else row.layouts)
 
 
 # Cases from the field.

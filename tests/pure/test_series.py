@@ -11,12 +11,12 @@ from cases_legality import config
 
 from tests import published
 from tests.fakes import NumpyBackend, binary_of
-from wmmagen import chips, cli, coverage, job, known, rules, seeds, series, shapes, show, trial
+from wmmagen import chips, cli, coverage, defaults, job, known, rules, seeds, series, shapes, show, trial
 from wmmagen.arch import ARCHS, Arch
 from wmmagen.backends import pick
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
-from wmmagen.config import KernelConfig, Operation, Problem, name, read_sizes
+from wmmagen.config import KernelConfig, Operation, Problem, name, read_pairs, read_sizes
 from wmmagen.denominators import Kind
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError, IllegalConfig, RequestError, StudyError
@@ -117,6 +117,49 @@ def test_the_shapes_of_decoding_were_chosen_before() -> None:
         assert not rules.check(skinny, SM75, Problem.packed(skinny.operation, *one.size))
     with pytest.raises(RequestError, match="no list of shapes is called 'encode'"):
         shapes.named("encode")
+
+
+def test_fewer_rows_than_instructions_have_are_for_kernels_of_all_sizes() -> None:
+    found = shapes.named("rows")
+    assert len(found) >= 8 and len({one.size for one in found}) == len(found) == len({one.words for one in found})
+    assert {one.size[1:] for one in found} == {one.size[1:] for one in shapes.named("decode")}
+    skinny = config("inst=8x32x16,warps=1x2,frags=1x1,k_steps=4,copy=ld,stages=2,residue=predicated")
+    for one in found:
+        assert 1 <= one.m < 8 and one.batch == 1
+        assert not rules.check(skinny, SM75, Problem.packed(skinny.operation, *one.size))
+        suited = series.suited(PLAIN, one)
+        assert suited == skinny.operation and series.suited(suited, one) == suited
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys", "found"),
+    [
+        (shapes.Shape("", 8, 32, 16), "", ""),
+        (shapes.Shape("", 8, 16, 16), "", "residue=predicated"),
+        (shapes.Shape("", 8, 32, 8), "", "residue=predicated"),
+        (shapes.Shape("", 8, 32, 16, 8), "", "batch=strided"),
+        (shapes.Shape("", 8, 32, 16, 8), "batch=pointers", "batch=pointers"),
+        (shapes.Shape("", 1, 32, 16, 8), "acc=f16,d=f16", "acc=f16,d=f16,batch=strided,residue=predicated"),
+    ],
+)
+def test_a_shape_is_asked_of_an_operation_that_takes_it(shape: shapes.Shape, keys: str, found: str) -> None:
+    assert series.suited(defaults.operation_of(read_pairs(keys)), shape) == defaults.operation_of(read_pairs(found))
+
+
+def test_the_best_kernel_of_a_listed_shape_suits_it_and_of_a_typed_one_is_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[Operation, int]] = []
+
+    def best(operation: Operation, arch: object, size: object, chip: object, batch: int) -> known.Known:
+        asked.append((operation, batch))
+        return known.Known(ONE, "winner", "")
+
+    monkeypatch.setattr(known, "best", best)
+    wanted = [shapes.Shape("a name", 1, 32, 16), shapes.Shape("more", 64, 64, 64, 8), shapes.Shape("", 1, 32, 16)]
+    series.plan(wanted, [], SM75, PLAIN, chips.named("t4"))
+    found = [series.suited(PLAIN, shape) for shape in wanted[:2]]
+    assert asked == [(found[0], 1), (found[1], 8), (PLAIN, 1)] and PLAIN not in found
 
 
 def test_a_list_of_sizes() -> None:

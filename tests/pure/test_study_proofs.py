@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,21 @@ from tests.fake_cublas import FakeCard, FakeLt
 from tests.fakes import NumpyBackend, binary_of
 from tests.gpu import prove_general, prove_limits, prove_shapes
 from tests.gpu.prove_limits import STALLS, Counted, Kernel, stall_metric
-from wmmagen import known, trial
+from wmmagen import known, series, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import cublas
 from wmmagen.backends.library import CardLibrary
 from wmmagen.backends.pick import Place
 from wmmagen.backends.worker import KernelRecipe
-from wmmagen.config import Batch, Copy, Problem, Reduction, name, parse
-from wmmagen.errors import AnswerIsNo, CompileError
+from wmmagen.config import Copy, Problem, Reduction, Residue, name, parse
+from wmmagen.errors import AnswerIsNo, CompileError, RequestError
 from wmmagen.records import Facts, Outcome, Record
 from wmmagen.shapes import Shape
 from wmmagen.space import Space
 from wmmagen.timing import Timing, TimingProtocol
 
 SM75 = ARCHS[75]
+RECORDS = Path(__file__).resolve().parents[2] / "sweeps" / "records"
 ONE = config("warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1")
 OTHER = config("warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1,pad_a=16")
 
@@ -148,6 +152,9 @@ def test_only_metrics_that_are_listed_are_asked_for(monkeypatch: pytest.MonkeyPa
 # Which shapes are won.
 
 
+NAMED = Shape("a name", 32, 32, 16)
+
+
 def candidate(of: Any, us: float | None, outcome: Outcome = Outcome.OK) -> Record:
     timing = Timing(us, (us - 0.1, us + 0.1), 15, 40) if us is not None else None
     return Record(
@@ -160,12 +167,17 @@ def asked(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(**given | more)
 
 
-def proved(monkeypatch: pytest.MonkeyPatch, records: list[Record], **card: Any) -> prove_shapes.Proved:
+def proved(
+    monkeypatch: pytest.MonkeyPatch,
+    records: list[Record],
+    shape: Shape = NAMED,
+    **card: Any,
+) -> prove_shapes.Proved:
     monkeypatch.setattr(cublas, "library", lambda: fake_cublas.library_of(FakeLt(spoils=(lambda d: None,))))
     monkeypatch.setattr(prove_shapes, "sweep", lambda *_: records)
     library = CardLibrary(fake_cublas.asking(FakeCard()), "a card")
     place = Place(NumpyBackend(**card), SM75, library=library)
-    return prove_shapes.prove(Shape("a name", 32, 32, 16), ONE.operation, SM75, place, asked())
+    return prove_shapes.prove(shape, series.suited(ONE.operation, shape), SM75, place, asked())
 
 
 def test_a_shape_is_told_with_its_leaders_beside_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,21 +185,84 @@ def test_a_shape_is_told_with_its_leaders_beside_the_library(monkeypatch: pytest
     one = proved(monkeypatch, records[:2], library_us=200.0)
     assert one.right and one.measured is not None
     assert [row.name for row in one.measured.table.rows] == [name(OTHER), name(ONE)]
-    text = prove_shapes.text_of([one], [one.shape], SM75, "a card", asked())
+    entry = prove_shapes.Entry.of(one, SM75, "a card", asked())
+    text = prove_shapes.text_of([entry], [one.shape], "a card", asked())
     assert "beyond the noise: 1 of 1 sizes." in text and "nobody asked for it" in text and "a name" in text
     winner = prove_shapes.winner_of(one.measured)
     assert winner is not None and known.line_of(SM75, (32, 32, 16), parse(winner)) in text.splitlines()
-    lines = [json.loads(line) for line in prove_shapes.lines_of([one], SM75, "a card")]
+    head, *lines = [json.loads(line) for line in entry.to_lines()]
+    assert head["kind"] == "shape" and head["wins"] == [1, 1] and head["shape"]["words"] == "a name"
     assert [line["kind"] for line in lines] == ["row"] * 2 + ["denominator"] * 2 + ["candidate"] * 2
     assert lines[0]["shape"] == "a name" and lines[0]["batch"] == 1 and lines[0]["origin"] == "number 1 of the sweep"
 
 
+def test_a_single_row_is_proved_by_a_kernel_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, kernel = Shape("a row", 1, 64, 48), config("frags=1x1,copy=ld,stages=1,residue=predicated")
+    one = proved(monkeypatch, [candidate(kernel, 20.0)], row, library_us=200.0)
+    assert one.right and one.measured is not None and one.measured.table.rows[0].problem.m == 1
+    spoilt = proved(
+        monkeypatch, [candidate(kernel, 20.0)], row, spoil=lambda entry, d: d.__setitem__((0, d.shape[1] - 1), 7)
+    )
+    assert not spoilt.right
+
+
 def test_a_shape_without_a_right_kernel_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     one = proved(monkeypatch, [candidate(ONE, None, Outcome.WRONG)])
-    text = prove_shapes.text_of([one], [one.shape], SM75, "a card", asked())
+    text = prove_shapes.text_of([prove_shapes.Entry.of(one, SM75, "a card", asked())], [one.shape], "a card", asked())
     assert not one.right and "No right kernel: a name (32, 32, 16)" in text and "0 right of 1 candidates" in text
     spoilt = proved(monkeypatch, [candidate(ONE, 20.0)], spoil=lambda entry, d: d.__setitem__((0, 0), 7777))
     assert not spoilt.right and spoilt.measured is not None and prove_shapes.winner_of(spoilt.measured) is None
+
+
+def test_a_record_goes_on_where_it_was_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Shapes that are right and were measured in the same way stay as they are; the others are measured again."""
+    wanted = [Shape("first", 32, 32, 16), Shape("second", 32, 32, 16, 8), Shape("last", 64, 32, 16)]
+    right = proved(monkeypatch, [candidate(ONE, 20.0)], library_us=200.0)
+    wrong = proved(monkeypatch, [candidate(ONE, None, Outcome.WRONG)])
+    results = {"first": right, "second": wrong}
+    measured: list[str] = []
+
+    def prove(shape: Shape, *_: Any) -> prove_shapes.Proved:
+        measured.append(shape.words)
+        return dataclasses.replace(results[shape.words], shape=shape, seconds=float(len(measured)))
+
+    monkeypatch.setattr(prove_shapes, "prove", prove)
+    monkeypatch.setattr(prove_shapes, "pick", lambda *_: contextlib.nullcontext(Place(NumpyBackend(), SM75)))
+    monkeypatch.setitem(prove_shapes.shapes.LISTS, "decode", tuple(wanted))
+    stem = tmp_path / "shapes_decode_sm_75_f16_f32_f32_warm_a_card_of_NumPy"
+
+    def run(*arguments: str) -> list[str]:
+        """The searches that the record names, in its order."""
+        measured.clear()
+        monkeypatch.setattr(sys, "argv", ["prove_shapes.py", "--arch", "sm_75", "--to", str(tmp_path), *arguments])
+        status = prove_shapes.main()
+        text = stem.with_suffix(".txt").read_text(encoding="utf-8")
+        assert status == int("No right kernel" in text)
+        return re.findall(r"^  (\S+) +\d right .*, (\S+) s$", text, re.MULTILINE)
+
+    with pytest.raises(KeyError):
+        run()  # the card goes away before the last shape
+    results |= {"second": right, "last": right}
+    assert run("--continue") == [("32x32x16", "1.0"), ("32x32x16", "1.0"), ("64x32x16", "2.0")]
+    assert measured == ["second", "last"]
+    before = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+    run("--continue")
+    assert not measured and [path.read_bytes() for path in sorted(tmp_path.iterdir())] == before
+    run("--continue", "--seconds", "0.5")
+    assert measured == ["first", "second", "last"]
+    assert [entry.wins for entry in prove_shapes.read(stem.with_suffix(".jsonl"))] == [(1, 1)] * 3
+    stem.with_suffix(".jsonl").write_text('{"kind": "shape", "size": 3}\n')
+    with pytest.raises(RequestError, match="no record of shapes"):
+        run("--continue")
+
+
+def test_the_record_of_batches_can_go_on() -> None:
+    """Its two files say the same."""
+    text = (RECORDS / "shapes_batched_sm_90_f16_f32_f32_warm_NVIDIA_H200.txt").read_text(encoding="utf-8")
+    entries = prove_shapes.read(RECORDS / "shapes_batched_sm_90_f16_f32_f32_warm_NVIDIA_H200.jsonl")
+    how = asked(screen=64, seconds=0.4)
+    assert {entry.how for entry in entries} == {prove_shapes.how_of(how)}
+    assert prove_shapes.text_of(entries, prove_shapes.shapes.named("batched"), "NVIDIA H200 (sm_90)", how) == text
 
 
 def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +306,14 @@ def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypat
     assert sum(widths[:20]) > sum(config.warps.m * config.warps.n for config in drawn)
 
 
-@pytest.mark.parametrize(("batch", "asked", "found"), [(1, Batch.NONE, Batch.NONE), (8, Batch.NONE, Batch.STRIDED)])
-def test_a_shape_of_many_products_is_asked_of_an_operation_that_takes_them(
-    batch: int, asked: Batch, found: Batch
-) -> None:
-    operation = dataclasses.replace(ONE.operation, batch=asked)
-    assert prove_shapes.operation_for(Shape("", 16, 16, 16, batch), operation).batch is found
-    pointers = dataclasses.replace(ONE.operation, batch=Batch.POINTERS)
-    assert prove_shapes.operation_for(Shape("", 16, 16, 16, batch), pointers) == pointers
+def test_a_screening_starts_from_what_won_with_other_rows() -> None:
+    predicated = dataclasses.replace(ONE.operation, residue=Residue.PREDICATED)
+    decode = {
+        one.config for one in known.winners() if one.size[1:] == (4096, 4096) and not one.config.operation.batched
+    }
+    found = list(prove_shapes.won(Shape("", 1, 4096, 4096), predicated, ARCHS[90]))
+    assert len(found) == len(decode) == 5 and {one.operation for one in found} == {predicated}
+    assert {dataclasses.replace(one, operation=ONE.operation) for one in found} == decode
+    exact = list(prove_shapes.won(Shape("", 1, 4096, 4096), ONE.operation, ARCHS[90]))
+    assert len(exact) > len(found) and {one.operation for one in exact} == {ONE.operation}
+    assert not list(prove_shapes.won(Shape("", 1, 4096, 4096), predicated, SM75))
