@@ -25,7 +25,7 @@ try:
 except MissingPiece as missing:
     pytest.skip(f"{missing.message}: {missing.fix}", allow_module_level=True)
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = pytest.mark.usefixtures("compiled_once", "headers_once")
 
 SHIPPED = (Path(__file__).resolve().parents[2] / "generated" / "shipped.txt").read_text(encoding="utf-8").split()
 
