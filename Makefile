@@ -7,20 +7,27 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test lint gpu-test proof proof-cpu proof-gpu generated clean
+.PHONY: sweep test lint collected gpu-test proof proof-cpu proof-gpu generated clean
 
 # The main job: legal variants, compiled, validated and timed where there is a GPU.
 sweep: $(STAMP)
 	$(BIN)/wmmagen sweep --arch $(ARCH)
 
-# Everything that this machine can check.
-test: lint
+# Everything that this machine can check. What one process imports, hundreds of others do: bytecode is written whatever
+# the environment says, and that of the tests, which costs most of their collection, while lint has one core.
+test: export PYTHONDONTWRITEBYTECODE =
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 lint collected
 	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What cannot be collected is the tests' to complain of.
+collected: $(STAMP)
+	-@$(BIN)/python -m pytest -q --collect-only > /dev/null
 
 # The tests that need a GPU; fails where there is none instead of skipping.
 gpu-test: $(STAMP)

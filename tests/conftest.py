@@ -26,22 +26,26 @@ from wmmagen import cache, sass
 #: The files that take longest, the longest first; the others follow in the order of their names.
 LONGEST = (
     "test_cli.py",
+    "test_mutants.py",
     "test_kernels_compile.py",
     "test_tune.py",
-    "test_mutants.py",
-    "test_lint_compiled.py",
     "test_space.py",
+    "test_lint_compiled.py",
     "test_foundry.py",
+    "test_defaults.py",
     "test_rules_compiled.py",
     "test_worker.py",
+    "test_render.py",
     "test_nvcc.py",
     "test_json.py",
     "test_nvrtc12.py",
-    "test_emitted_contract.py",
-    "test_defaults.py",
-    "test_show.py",
-    "test_executor_kernels.py",
     "test_emission.py",
+    "test_emitted_contract.py",
+    "test_profile.py",
+    "test_executor_draws.py",
+    "test_show.py",
+    "test_rules.py",
+    "test_executor_kernels.py",
 )
 
 

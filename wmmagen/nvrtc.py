@@ -165,7 +165,7 @@ def compile_source(
     """
     lib, number = _nvrtc()
     _require_support(arch, number)
-    options = _options(arch, headers(), line_info, precompiled)
+    options = _options(source, arch, headers(), line_info, precompiled)
     result, program = lib.nvrtcCreateProgram(source.encode(), f"{entry}.cu".encode(), 0, [], [])
     compiler = _titled("NVRTC", number)
     if result != lib.nvrtcResult.NVRTC_SUCCESS:
@@ -394,18 +394,19 @@ def _contents(directories: tuple[str, ...], names: tuple[str, ...]) -> str:
 # Compiling -----------------------------------------------------------------------------------------------------------
 
 
-def _options(arch: Arch, found: Headers, line_info: bool, precompiled: Path | None) -> list[bytes]:
+def _options(source: str, arch: Arch, found: Headers, line_info: bool, precompiled: Path | None) -> list[bytes]:
     """One string per option: NVRTC splits none of them, so that a path may hold a space."""
     options = _flags(arch, line_info) + [f"-I{directory}" for directory in found.directories]
     if precompiled is not None:
         # The messages would be the only difference that it makes to the log, and name a folder of this machine.
-        options += ["--pch", f"--pch-dir={_pch_folder(precompiled, options)}", "--pch-messages=false"]
+        options += ["--pch", f"--pch-dir={_pch_folder(precompiled, source, options)}", "--pch-messages=false"]
     return [os.fsencode(option) for option in options]
 
 
-def _pch_folder(precompiled: Path, options: list[str]) -> Path:
-    """The folder of these options: NVRTC tries what it finds, and warns of what was made with others."""
-    folder = precompiled / hashlib.sha256("\0".join(options).encode()).hexdigest()[:16]
+def _pch_folder(precompiled: Path, source: str, options: list[str]) -> Path:
+    """The folder of these headers and options: NVRTC tries what it finds, and warns of what was made with others."""
+    decide = "\0".join([*options, *_INCLUDE.findall(source)])
+    folder = precompiled / hashlib.sha256(decide.encode()).hexdigest()[:16]
     # A folder that cannot be made is NVRTC's to complain of, like one that cannot be written.
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

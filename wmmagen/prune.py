@@ -47,6 +47,8 @@ class Pruning:
         self._varied = _varied(known, views)
         self._plain = {**known, **columns}
         self._values: dict[tuple[Any, ...], Any] = {}
+        #: For each name that was asked for, the structural axes that it follows from.
+        self._read: dict[str, Structure] = {}
         #: Of each rule that some point breaks: the axes it reads, and its masks by the places there; None for all kept.
         self._verdicts: list[tuple[Structure, dict[Structure, Mask | None]]] = []
         self.removed: dict[str, int] = {}
@@ -88,17 +90,23 @@ class Pruning:
         if not roots_of_all(rule.expr.names) <= self._plain.keys():
             return
         axes = self._axes(roots_of(rule))
-        masks = {
-            places: self._mask(rule, dict(zip(axes, places, strict=True)))
-            for places in itertools.product(*(range(self._lengths[axis]) for axis in axes))
-        }
+        steady = {name: self._value(name, {}) for name in names_read(rule) if not self._axes_of(name)}
+        moving = names_read(rule) - steady.keys()
+        masks = {}
+        for places in itertools.product(*(range(self._lengths[axis]) for axis in axes)):
+            structure = dict(zip(axes, places, strict=True))
+            masks[places] = self._mask(rule, steady | {name: self._value(name, structure) for name in moving})
         broken = sum(self._broken(mask) for mask in masks.values() if mask is not None)
         if broken:
             self.removed[rule.id] = broken * math.prod(n for i, n in enumerate(self._lengths) if i not in axes)
             self._verdicts.append((axes, masks))
 
-    def _mask(self, rule: Rule, places: Mapping[int, int]) -> Mask | None:
-        mask = np.asarray(rule.kept({name: self._value(name, places) for name in names_read(rule)}), dtype=np.bool_)
+    def _mask(self, rule: Rule, known: Mapping[str, Any]) -> Mask | None:
+        """Where ``rule`` is kept, of one structure; None for everywhere."""
+        kept = rule.kept(known)
+        if kept is True:
+            return None
+        mask = np.asarray(kept, dtype=np.bool_)
         if mask.all():
             return None
         return mask if mask.any() else np.zeros((1,) * len(self._shape), dtype=np.bool_)
@@ -115,10 +123,15 @@ class Pruning:
         formula = FORMULAS.get(name)
         if formula is None:
             return self._plain[name]
-        key = (name, *(places[axis] for axis in self._axes(roots_of_name(name))))
+        key = (name, *(places[axis] for axis in self._axes_of(name)))
         if key not in self._values:
             self._values[key] = formula({part: self._value(part, places) for part in formula.names})
         return self._values[key]
+
+    def _axes_of(self, name: str) -> Structure:
+        if name not in self._read:
+            self._read[name] = self._axes(roots_of_name(name))
+        return self._read[name]
 
     def _axes(self, roots: frozenset[str]) -> Structure:
         """The structural axes that change any of ``roots``."""

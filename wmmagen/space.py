@@ -8,6 +8,7 @@ expressions of the rules table (:mod:`wmmagen.prune`) and kept as bits (:mod:`wm
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 import random
@@ -102,43 +103,10 @@ class Space:
         self.fixed = _searched(fixed or {}, operation)
         self.axes = _axes(operation, self.fixed, problem)
         self.raw = math.prod(len(values) for values in self.axes.values())
-        # Which axes are numbers of the rules is asked of the derived numbers; the others select structure.
-        numbers = derive.given(config_of(operation, {name: values[0] for name, values in self.axes.items()}))
-        self._counts = tuple(name for name in self.axes if name.upper() in numbers)
-        self._structures = tuple(name for name in self.axes if name not in self._counts)
-        pruning = Pruning(*self._known())
-        self.removed = pruning.removed
-        # One for each structure that has legal points, in the order; structures that the rules judge alike share cells.
-        self._blocks = pruning.blocks()
-        self._starts = [0, *itertools.accumulate(len(cells) for _, cells in self._blocks)]
-        self._numbers = {structure: number for number, (structure, _) in enumerate(self._blocks)}
-        self.live = self._live()
-
-    def _known(self) -> tuple[Names, Names, list[list[Names]]]:
-        """The names that rules read: those of the first point, the counts as columns, and those of other structures."""
-        first = {name: values[0] for name, values in self.axes.items()}
-        shared: Names = dict(derive.of_arch(self.arch))
-        if self.problem is not None:
-            shared.update(derive.of_problem(self.problem))
-        views = [[shared | self._given({**first, n: value}) for value in self.axes[n]] for n in self._structures]
-        axes = (np.array(self.axes[name], dtype=np.int64) for name in self._counts)
-        meshes = np.meshgrid(*axes, indexing="ij", sparse=True)
-        columns = {name.upper(): mesh for name, mesh in zip(self._counts, meshes, strict=True)}
-        return shared | self._given(first), columns, views
-
-    def _given(self, point: Mapping[str, Value]) -> Names:
-        config = config_of(self.operation, point)
-        return {**derive.given(config), **derive.flags(config, strict_isa=self.strict_isa)}
-
-    def _live(self) -> dict[str, tuple[Value, ...]]:
-        found: dict[str, set[int]] = {name: set() for name in self.axes}
-        for structure, _ in self._blocks:
-            for name, place in zip(self._structures, structure, strict=True):
-                found[name].add(place)
-        for cells in {id(cells): cells for _, cells in self._blocks}.values():
-            for name, places in zip(self._counts, cells.occurring(), strict=True):
-                found[name].update(places)
-        return {name: tuple(v for i, v in enumerate(values) if i in found[name]) for name, values in self.axes.items()}
+        legal = _legal(operation, arch, tuple(self.axes.items()), problem, strict_isa)
+        self._counts, self._structures = legal.counts, legal.structures
+        self._blocks, self._starts, self._numbers = legal.blocks, legal.starts, legal.numbers
+        self.removed, self.live = dict(legal.removed), dict(legal.live)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -282,6 +250,76 @@ class Space:
         """The extents of block tiles of ``shape`` along ``axis``, m, n or k, in elements."""
         counts = [self.live["k_steps"]] if axis == "k" else [self.live[f"warps_{axis}"], self.live[f"frags_{axis}"]]
         return {math.prod((getattr(shape, axis), *many)) for many in itertools.product(*counts)}
+
+
+class _Legal:
+    """What the rules leave of the product of some axes. It is only read, so that spaces can share it.
+
+    Attributes:
+        counts: the axes that are numbers of the rules, and so columns.
+        structures: the others, which select structure.
+        removed: as of :class:`Space`.
+        live: as of :class:`Space`.
+        blocks: each structure that has legal points, in the order, with its cells; some share cells.
+        starts: how many points come before each block, and of all of them.
+        numbers: which block a structure is.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        arch: Arch,
+        axes: Mapping[str, tuple[Value, ...]],
+        problem: Problem | None,
+        strict_isa: bool,
+    ) -> None:
+        self._operation, self._strict_isa = operation, strict_isa
+        first = {name: values[0] for name, values in axes.items()}
+        # Which axes are numbers of the rules is asked of the derived numbers.
+        numbers = derive.given(config_of(operation, first))
+        self.counts = tuple(name for name in axes if name.upper() in numbers)
+        self.structures = tuple(name for name in axes if name not in self.counts)
+        shared: Names = dict(derive.of_arch(arch))
+        if problem is not None:
+            shared.update(derive.of_problem(problem))
+        # The names that rules read: those of the first point, the counts as columns, and those of other structures.
+        views = [[shared | self._given({**first, n: value}) for value in axes[n]] for n in self.structures]
+        meshes = np.meshgrid(
+            *(np.array(axes[name], dtype=np.int64) for name in self.counts), indexing="ij", sparse=True
+        )
+        columns = {name.upper(): mesh for name, mesh in zip(self.counts, meshes, strict=True)}
+        pruning = Pruning(shared | self._given(first), columns, views)
+        self.removed = pruning.removed
+        self.blocks = pruning.blocks()
+        self.starts = [0, *itertools.accumulate(len(cells) for _, cells in self.blocks)]
+        self.numbers = {structure: number for number, (structure, _) in enumerate(self.blocks)}
+        self.live = self._live(axes)
+
+    def _given(self, point: Mapping[str, Value]) -> Names:
+        config = config_of(self._operation, point)
+        return {**derive.given(config), **derive.flags(config, strict_isa=self._strict_isa)}
+
+    def _live(self, axes: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+        found: dict[str, set[int]] = {name: set() for name in axes}
+        for structure, _ in self.blocks:
+            for name, place in zip(self.structures, structure, strict=True):
+                found[name].add(place)
+        for cells in {id(cells): cells for _, cells in self.blocks}.values():
+            for name, places in zip(self.counts, cells.occurring(), strict=True):
+                found[name].update(places)
+        return {name: tuple(v for i, v in enumerate(values) if i in found[name]) for name, values in axes.items()}
+
+
+@functools.lru_cache(maxsize=2)
+def _legal(
+    operation: Operation,
+    arch: Arch,
+    axes: tuple[tuple[str, tuple[Value, ...]], ...],
+    problem: Problem | None,
+    strict_isa: bool,
+) -> _Legal:
+    """One command asks for its space several times over; the largest take hundreds of megabytes, so few are kept."""
+    return _Legal(operation, arch, dict(axes), problem, strict_isa)
 
 
 def point_of(config: KernelConfig) -> dict[str, Value]:

@@ -25,6 +25,8 @@ from wmmagen.defaults import read_config
 from wmmagen.nvrtc import Binary
 from wmmagen.space import point_of
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 #: Few axes, of which some pairs have no configuration.
 FEW = ("acc", "copy", "residue", "batch")
 

@@ -13,6 +13,8 @@ from wmmagen.backends.cpu import CpuBackend
 from wmmagen.defaults import read_config
 from wmmagen.render import render
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM80 = ARCHS[80]
 TINY = "warps=1x1,frags=1x1,k_steps=1,copy=ld,stages=1"
 

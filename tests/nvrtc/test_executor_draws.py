@@ -11,10 +11,12 @@ from wmmagen import trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 #: Another one than the proof's, so that these kernels are other ones.
 SEED = 7_301
 #: Larger block tiles take longer and have no other code.
-MOST_ELEMENTS = 64 * 64
+MOST_ELEMENTS = 32 * 64
 
 
 @pytest.mark.parametrize("sm", [75, 80, 90, 120])

@@ -23,6 +23,8 @@ from wmmagen.executor import Result, fragments, ptx
 from wmmagen.render import render
 from wmmagen.verdict import judge
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 #: Every part of the templates and every architecture occurs, most of them more than once.
 KERNELS = [
     (75, "inst=16x16x16,layout=rr,warps=2x2,frags=2x2,k_steps=2,feed=shared,copy=ld,stages=1"),

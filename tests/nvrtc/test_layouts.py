@@ -10,6 +10,8 @@ from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend
 from wmmagen.defaults import read_config
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM80 = ARCHS[80]
 SMALL = "warps=1x2,frags=2x1,k_steps=2"
 #: Fragments straight to D and through memory, C across D in both, what belongs to rows and to columns, edges of D.

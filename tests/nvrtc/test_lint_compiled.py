@@ -26,7 +26,7 @@ try:
 except MissingPiece as missing:
     pytest.skip(f"{missing.message}: {missing.fix}", allow_module_level=True)
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = pytest.mark.usefixtures("compiled_once", "headers_once")
 
 
 def report(case: KernelConfig, binary: Binary) -> lint.Report:

@@ -19,6 +19,8 @@ from wmmagen.instructions import Instruction
 from wmmagen.loops import MemoryLoop, Products, RegisterLoop, SharedLoop
 from wmmagen.nvrtc import Binary
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 NEWEST, OLDEST = 120, 75
 MADE = loops.made()
 F32 = [inst for inst in MADE if inst.acc.name == "f32"]

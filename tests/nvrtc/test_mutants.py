@@ -20,6 +20,8 @@ from wmmagen.errors import MissingPiece, MutantError
 from wmmagen.mistakes import KINDS, MUTANTS, Edit, Mutant
 from wmmagen.mutants import Case, Row
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 OLD = [ARCHS[75], ARCHS[80]]
 
 

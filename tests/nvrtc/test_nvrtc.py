@@ -250,6 +250,13 @@ def test_precompiled_headers_change_neither_bytes_nor_log(tmp_path: Path, line_i
     assert len(list(tmp_path.glob("*/*.pch"))) == (4 if line_info else 2)
 
 
+def test_texts_of_other_headers_share_a_folder_without_a_word(tmp_path: Path) -> None:
+    other = "#include <cuda_bf16.h>\n" + WMMA
+    for text in (WMMA, other, WMMA, other):
+        assert "arning" not in nvrtc.compile_source(text, WMMA_ENTRY, SM75, precompiled=tmp_path).log
+    assert len(list(tmp_path.glob("*/*.pch"))) == 2
+
+
 def test_another_process_in_another_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     here = nvrtc.compile_source(STATEFUL, "array", SM75)
     program = (

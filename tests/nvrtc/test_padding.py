@@ -28,6 +28,8 @@ from wmmagen.reference import Units
 from wmmagen.render import padding_entry, render_padding
 from wmmagen.timing import Comparison, Timing, TimingProtocol
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 FAKE = Path(__file__).resolve().parents[1] / "fake"
 SM80 = ARCHS[80]
 #: Both orders of lines, C, and bytes, which lie along K.

@@ -12,6 +12,8 @@ from wmmagen.config import Problem
 from wmmagen.defaults import read_config
 from wmmagen.errors import HazardFault
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM75, SM80 = ARCHS[75], ARCHS[80]
 CONFIG = read_config("warps=2x1,frags=2x1,k_steps=2,copy=cpasync,stages=3,store=direct", SM80)
 

@@ -11,6 +11,8 @@ from wmmagen import defaults, rules, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM80 = ARCHS[80]
 #: Another one than the proof's, so that the sizes are other ones.
 SEED = 7_302

@@ -7,6 +7,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cases_expr import environment, truth
@@ -18,6 +19,8 @@ from wmmagen.config import KernelConfig
 from wmmagen.errors import CompileError
 from wmmagen.expr import Expr, parse
 
+pytestmark = pytest.mark.usefixtures("text_only_matters")
+
 ENTRY = "probe"
 KERNEL = f'\nextern "C" __global__ void {ENTRY}() {{}}\n'
 #: The compiler gives up after 100 errors, so a unit holds no more configurations than can say all they have to say.
@@ -25,10 +28,10 @@ ERRORS_AT_ONCE = 90
 
 
 @functools.cache
-def log_of(source: str, arch: Arch, entry: str = ENTRY) -> str:
+def log_of(source: str, arch: Arch, entry: str = ENTRY, precompiled: Path | None = None) -> str:
     """What the compiler says; a source that it takes must have given it nothing to say."""
     try:
-        binary = nvrtc.compile_source(source, entry, arch)
+        binary = nvrtc.compile_source(source, entry, arch, precompiled=precompiled)
     except CompileError as refusal:
         return refusal.log or "refused without a word"
     assert "error" not in binary.log and "warning" not in binary.log
@@ -112,21 +115,22 @@ def made(pairs: str) -> bool:
     return not coverage.missing(config(pairs))
 
 
-def whole_file(case: Break, pairs: str, arch: Arch) -> str:
+def whole_file(case: Break, pairs: str, arch: Arch, headers: Path) -> str:
     source = render.render(config(pairs), arch, strict_isa=case.strict)
-    return log_of(source.text, arch, source.kernel)
+    return log_of(source.text, arch, source.kernel, headers)
 
 
 @pytest.mark.parametrize("id", [id for id, case in BREAKS.items() if made(case.breaks)])
-def test_the_whole_file_refuses_with_the_same_id(id: str) -> None:
+def test_the_whole_file_refuses_with_the_same_id(id: str, precompiled_headers: Path) -> None:
     case = BREAKS[id]
-    assert asserted(whole_file(case, case.breaks, case.where)) == {id, *case.beside}
+    found = asserted(whole_file(case, case.breaks, case.where, precompiled_headers))
+    assert found == {id, *case.beside}
 
 
 @pytest.mark.parametrize("id", [id for id, case in BREAKS.items() if made(case.keeps)])
-def test_the_whole_file_of_the_neighbour_compiles(id: str) -> None:
+def test_the_whole_file_of_the_neighbour_compiles(id: str, precompiled_headers: Path) -> None:
     case = BREAKS[id]
-    assert whole_file(case, case.keeps, case.where_kept) == ""
+    assert whole_file(case, case.keeps, case.where_kept, precompiled_headers) == ""
 
 
 def test_most_rules_are_met_in_whole_files() -> None:

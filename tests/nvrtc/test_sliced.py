@@ -12,6 +12,8 @@ from wmmagen.backends.cpu import CpuBackend, execute
 from wmmagen.config import Problem
 from wmmagen.defaults import read_config
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM80 = ARCHS[80]
 #: Every way to feed and to store, with two groups or more, and with each mechanism that has a share in the meeting.
 KERNELS = (

@@ -19,6 +19,8 @@ from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 from wmmagen.verdict import judge
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM80 = ARCHS[80]
 #: Every way to feed, copy and store, each with a way to meet.
 KERNELS = (

@@ -10,6 +10,8 @@ from wmmagen.arch import ARCHS
 from wmmagen.backends.cpu import CpuBackend
 from wmmagen.defaults import read_config
 
+pytestmark = pytest.mark.usefixtures("headers_once")
+
 SM80 = ARCHS[80]
 KERNELS = (
     "a=bf16,inst=32x8x16,layout=cr,d=bf16,warps=1x2,frags=1x2,k_steps=2,copy=cpasync,stages=2",

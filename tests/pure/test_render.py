@@ -105,6 +105,13 @@ def text_of(pairs: str, sm: int = 80, *, strict: bool = False) -> str:
     return render.render(config(pairs), ARCHS[sm], strict_isa=strict).text
 
 
+@functools.cache
+def beside(pairs: str, sm: int) -> dict[str, str]:
+    """The texts that are emitted beside the kernel's, by the ends of their files' names."""
+    case, arch = config(pairs), ARCHS[sm]
+    return {".h": render.render_header(case, arch), "_selftest.cu": render.render_selftest(case, arch)}
+
+
 def code_of(text: str) -> str:
     """``text`` without comments and string literals."""
     return re.sub(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"', "", text)
@@ -125,8 +132,8 @@ for name in sys.argv[1:]:
 
 
 def everything(case: configs.KernelConfig) -> str:
-    beside = render.render_header(case, SM80) + render.render_selftest(case, SM80)
-    return render.render(case, SM80).text + beside + render.render_guards(case, SM80)
+    others = render.render_header(case, SM80) + render.render_selftest(case, SM80)
+    return render.render(case, SM80).text + others + render.render_guards(case, SM80)
 
 
 def test_the_same_text_everywhere(tmp_path: Path) -> None:
@@ -191,9 +198,7 @@ def test_a_comment_that_goes_on_follows_what_it_goes_on_from(pairs: str, sm: int
 
 @pytest.mark.parametrize(("pairs", "sm", "strict"), FILES)
 def test_white_space(pairs: str, sm: int, strict: bool) -> None:
-    case, arch = config(pairs), ARCHS[sm]
-    beside = render.render_header(case, arch), render.render_selftest(case, arch)
-    for text in (text_of(pairs, sm, strict=strict), *beside):
+    for text in (text_of(pairs, sm, strict=strict), *beside(pairs, sm).values()):
         assert "\t" not in text and "\r" not in text and text.isascii()
         assert not re.search(r"[ ]\n", text)
         assert text.endswith("\n") and not text.endswith("\n\n")
@@ -207,11 +212,7 @@ def clang_format() -> str | None:
 
 def texts_of(pairs: str, sm: int, strict: bool) -> dict[str, str]:
     """Each text that is emitted, by the end of its file's name."""
-    return {
-        ".cu": text_of(pairs, sm, strict=strict),
-        ".h": render.render_header(config(pairs), ARCHS[sm]),
-        "_selftest.cu": render.render_selftest(config(pairs), ARCHS[sm]),
-    }
+    return {".cu": text_of(pairs, sm, strict=strict), **beside(pairs, sm)}
 
 
 @pytest.fixture(scope="module")

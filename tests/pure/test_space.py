@@ -18,7 +18,7 @@ from wmmagen import dtypes as t
 from wmmagen.arch import ARCHS
 from wmmagen.config import LINEAR, Copy, Feed, Grid, Layout, Operation, Problem, Shape, name, read_pairs
 from wmmagen.errors import ConfigError, NotGeneratedYet, RequestError
-from wmmagen.space import Space, config_of, point_of
+from wmmagen.space import Space, _legal, config_of, point_of
 
 F32 = Operation(t.F16, t.F32, t.F32)
 F16 = Operation(t.F16, t.F16, t.F16)
@@ -169,7 +169,11 @@ def test_the_order_is_fixed_and_free_of_duplicates() -> None:
     names = [name(c) for c in space.configs()]
     assert len(names) == len(set(names)) == len(space) > 100
     assert names == [name(space.at(i)) for i in range(len(space))]
-    assert names == [name(c) for c in Space(space.operation, space.arch, space.fixed).configs()]
+    _legal.cache_clear()
+    again = Space(space.operation, space.arch, space.fixed)
+    assert names == [name(c) for c in again.configs()]
+    # Spaces of the same points share what is legal, and only that.
+    assert Space(space.operation, space.arch, space.fixed)._blocks is again._blocks is not space._blocks
     assert [space.index(c) for c in space.configs()] == list(range(len(space)))
     for outside in (-1, len(space)):
         with pytest.raises(IndexError):
