@@ -196,3 +196,34 @@ def test_an_ulp_is_the_distance_of_neighbours() -> None:
         2.0**-10, 2.0**-10, 2.0**-9, 2.0**-10, 2.0**-24, 2.0**-24,
     ]  # fmt: skip
     assert ulp(np.array([1.0, 2.0**-140]), F32).tolist() == [2.0**-23, 2.0**-149]
+
+
+def test_doubles_are_fused_with_one_rounding() -> None:
+    """Beside fractions: any exponents, sums that all but cancel, ties, and what a float64 holds no longer."""
+    rng = np.random.default_rng(7)
+    count = 4000
+    a, b = (np.ldexp(rng.uniform(1, 2, count), rng.integers(-20, 20, count)) for _ in "ab")
+    c = np.where(rng.random(count) < 0.5, -a * b, a * b) * (1 + rng.integers(-2, 3, count) * 2.0**-52)
+    c = np.where(rng.random(count) < 0.3, np.ldexp(c, rng.integers(-120, 120, count)), c)
+    # Halves of the last bit of a product, which is exact here.
+    a[:500], b[:500] = np.rint(a[:500] * 2**10), 3.0
+    c[:500] = np.spacing(a[:500] * b[:500]) * rng.choice([0.5, -0.5, 1.5, 0.25], 500)
+    a[500:700] = np.ldexp(a[500:700], rng.integers(-1074, 1000, 200))
+    b[700:720], c[720:740], a[740:760] = 0.0, 0.0, 0.0
+    c[760:780] = -a[760:780] * b[760:780]
+    got = fused(a, b, c, "f64").view(np.float64)
+    for one, *operands in zip(got, a, b, c, strict=True):
+        x, y, z = map(Fraction, operands)
+        exact = x * y + z
+        try:
+            assert one == exact.numerator / exact.denominator, operands
+        except OverflowError:
+            assert one == np.copysign(np.inf, float(exact > 0) - 0.5)
+    assert np.signbit(fused(*(np.array([v]) for v in (-1.0, 0.0, -0.0)), "f64").view(np.float64))[0]
+
+
+def test_what_is_not_finite_stays_so_in_doubles() -> None:
+    a, b, c = np.array([[np.inf, 2, 1], [np.nan, 1, 1], [1, np.inf, -np.inf], [np.inf, 0, 1]]).T
+    with np.errstate(invalid="ignore"):
+        got = fused(a, b, c, "f64").view(np.float64)
+    assert got[0] == np.inf and np.isnan(got[1:]).all()

@@ -427,14 +427,17 @@ def _summed(a: Array, b: Array, c: Array, *, double: bool) -> Array:
     """
     total = np.array(np.broadcast_to(c, (len(a), a.shape[1], b.shape[2])), copy=True)
     inexact = np.zeros(total.shape, np.bool_)
+    plain = double and bool(numbers.plain_factors(a).all() and numbers.plain_factors(b).all())
     for k in range(a.shape[2]):
         term = a[:, :, k, None] * b[:, None, k, :]
         following = total + term
         part = following - total
         inexact |= (total - (following - part)) + (term - part) != 0
+        if plain:
+            # Products of float64 are not exact themselves.
+            inexact |= numbers.product_error(a[:, :, k, None], b[:, None, k, :], term) != 0
         total = following
-    if double:
-        # Products of float64 are not exact themselves.
+    if double and not plain:
         inexact[:] = True
     inexact &= np.isfinite(total)
     for place in zip(*np.nonzero(inexact), strict=True):
