@@ -17,7 +17,7 @@ sweep: $(STAMP)
 # the environment says, and that of the tests, which costs most of their collection, while lint has one core.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 lint collected
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j 2) lint collected
 	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
@@ -119,6 +119,7 @@ generated: $(STAMP)
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find wmmagen tests -name __pycache__ -prune -exec rm -r {} +
 
 # Without bytecode: what is imported is compiled then, and to compile all of it takes longer than it saves.
 $(STAMP): pyproject.toml .ci/constraints.txt

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wmmagen import defaults, derive, layout, reference, trial
+from wmmagen import defaults, derive, instructions, layout, reference, trial
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend, Bytes
 from wmmagen.config import KernelConfig, Operation, Problem, read_pairs
@@ -200,8 +200,8 @@ SUMS = {"tf32": "f32", "s8": "s32"}
 
 
 def layouts_of(a: str) -> tuple[str, ...]:
-    """The layouts that operands of a type have: those of a byte lie along K."""
-    return ("rc",) if ELEMENT_TYPES[a].bits == 8 else LAYOUTS
+    """The layouts that operands of a type have."""
+    return tuple(dict.fromkeys(both for row in instructions.of_operand(ELEMENT_TYPES[a]) for both in row.whole_layouts))
 
 
 def everywhere_pairs(a: str, layout: str, pipeline: str) -> str:

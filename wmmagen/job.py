@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from wmmagen import arch as archs
-from wmmagen import bench, choose, emit, estimate, foundry, gate, nvrtc, tune
+from wmmagen import bench, choose, emit, estimate, foundry, gate, lint, nvrtc, tune
 from wmmagen.arch import Arch
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
 from wmmagen.bench import Table
 from wmmagen.choose import Choice
 from wmmagen.config import KernelConfig, Operation, Problem, parse
-from wmmagen.errors import RequestError, StudyError
-from wmmagen.foundry import ORDERS_PER_PROCESS, Foundry, usable_cores
+from wmmagen.errors import CompileError, RequestError, StudyError
+from wmmagen.foundry import ORDERS_PER_PROCESS, Compiler, Foundry, usable_cores
 from wmmagen.lint import Report
 from wmmagen.manifest import Evidence
 from wmmagen.records import Outcome, Record, Tally, tally
@@ -160,6 +160,10 @@ class Result:
         good = Outcome.OK if self.place.backend else Outcome.UNVERIFIED
         return 0 if any(record.outcome in (good, Outcome.OK) for record in self.records) else 1
 
+    def _best(self, best: Record) -> dict[str, object]:
+        assert self.report is not None, "what won was looked at"
+        return {"name": best.name, **_time_of(best), "file": str(self.file), **self.report.verdict()}
+
     def as_json(self) -> dict[str, object]:
         """The document of ``sweep --json``."""
         best, other = self.choice.best if self.choice else None, self.place.stand_in
@@ -171,9 +175,7 @@ class Result:
             "foreign": self.place.foreign,
             "problem": str(self.problem),
             "outcomes": self.tally.counts,
-            "best": None
-            if best is None or self.report is None
-            else {"name": best.name, **_time_of(best), "file": str(self.file), **self.report.verdict()},
+            "best": None if best is None else self._best(best),
             "space": {"legal": len(self.space), "raw": self.space.raw, "removed": self.space.removed},
             "leading": [record.name for record in self.leading],
             "finals": None
@@ -187,6 +189,14 @@ class Result:
             "seconds": round(self.seconds, 3),
             "stand_in": other.name if other is not None else None,
         }
+
+
+def _look(winner: KernelConfig, arch: Arch, compiler: Compiler) -> Report:
+    """The lint of what won; where the compiler of today refuses what won before, that, and no end of the sweep."""
+    try:
+        return gate.look(winner, arch, compiler)
+    except CompileError as error:
+        return lint.not_done(error)
 
 
 def _time_of(best: Record) -> dict[str, object]:
@@ -332,7 +342,7 @@ def _conclude(request: Request, place: Place, space: Space, study: tune.Study, d
         emit.write(file, render(winner, request.arch).text)
         # As it was compiled for its trial, so that it is found again.
         compiler = partial(foundry.compile_source, line_info=place.names_lines)
-        report = gate.look(winner, request.arch, compiler)
+        report = _look(winner, request.arch, compiler)
     leading = () if choice else tuple(choose.leading(records, request.arch)[:LEADING])
     return Result(
         request, place, space, tuple(records), done.new, choice, leading, finals, file, done.seconds, timed, report

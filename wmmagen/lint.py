@@ -209,14 +209,30 @@ def _mistaken(kernel: Kernel) -> list[str]:
     Source: ``tests/gpu/test_parts_on_card.py``. ptxas 13.0.88 makes ``max(min(x, bound), 0) == bound`` the predicate
     of a VIMNMX.RELU, which an H200 sets where ``x`` is less, too; ptxas 13.5 compares.
     """
-    clamps = [op for op in kernel.ops if op.opcode == "VIMNMX" and "RELU" in op.modifiers]
-    taken = [op for op in clamps if re.match(r"U?R\w+, P\d", op.operands)]
+    clamps = [(place, op) for place, op in enumerate(kernel.ops, start=1) if _clamps(op)]
+    taken = [op for place, op in clamps if _is_read(_clamps(op), kernel.ops[place:])]
     if not taken:
         return []
     return [
         f"{len(taken)} VIMNMX.RELU (first at {taken[0].address:#x}) set a predicate, which ptxas 13.0 takes for "
         '"clamped to its bound" and which holds below it, too: compile with another version, or compare by >='
     ]
+
+
+def _clamps(op: Op) -> str:
+    """The predicate that a clamp sets beside its result; empty where it sets none, or ``op`` is no clamp."""
+    found = re.match(r"U?R\w+, (P\d)\b", op.operands) if op.opcode == "VIMNMX" and "RELU" in op.modifiers else None
+    return found[1] if found else ""
+
+
+def _is_read(predicate: str, following: Sequence[Op]) -> bool:
+    """Whether the next operation that has the predicate reads it, as the code stands, and does not set it."""
+    for op in following:
+        if op.guard.lstrip("!") == predicate:
+            return True
+        if places := [n for n, word in enumerate(op.operands.split(", ")) if word.lstrip("!") == predicate]:
+            return places[-1] > 1  # the first two are what is set
+    return False
 
 
 def _hidden_spaces(kernel: Kernel, loops: Sequence[Loop], machine: MachineCode | None) -> list[str]:

@@ -792,12 +792,17 @@ _ARGUMENTS = (
         (Edit("expf(-value)", f"expf(-{_IN_HALVES})"),), (SILU, SILU_DIRECT), words=_WRONG,
     ),
     Mutant(
+        "silu-cancels", "SiLU takes one less the sigmoid of -x, which is nearly one below 0", "tiny-llm #164",
+        (Edit("ratio(value, 1.0f + expf(-value))", "value * (1.0f - 1.0f / (1.0f + expf(value)))"),),
+        (SILU_DIRECT, SILU), words=_WRONG,
+    ),
+    Mutant(
         "gelutanh-of-steps", "the exponential of GELU by tanh is that of a multiple of a half", "",
         (Edit("* (value + 0.044715f", "* (0.5f * rintf(2.0f * value) + 0.044715f"),), (GELUTANH_DIRECT, GELUTANH),
         words=_WRONG,
     ),
     Mutant(
-        "gelutanh-in-f16", "the exponential of GELU by tanh is that of a sum that was rounded to f16", "fairseq #2235",
+        "gelutanh-in-f16", "the exponential of GELU by tanh is that of a sum that was rounded to f16", "",
         (Edit("* (value + 0.044715f", f"* ({_IN_HALVES} + 0.044715f"),), (GELUTANH, GELUTANH_DIRECT), words=_WRONG,
     ),
     Mutant(

@@ -45,8 +45,8 @@ class Spoilt:
 SCALARS = {"alpha": 2.0, "beta": -1.0, "scale": 0.5, "low": -6.0, "high": 8.0}
 
 
-#: Magnitudes of A, of B and of what an epilogue adds, and up to where sums go, in a chain that rounds.
-MOST_A, MOST_B, MOST_ADDED, MOST_OF_FUNCTIONS = 3, 2, 4, 64
+#: Magnitudes of A and of what an epilogue adds, before they are fractions, and of sums in a chain that rounds.
+MOST_A, MOST_ADDED, MOST_OF_FUNCTIONS = 3, 4, 64
 #: Fractions of A are as fine as a hash of 24 bits tells apart, but no finer than what D of a float shows.
 _FINEST_BITS, _FLOAT_BITS = 20, 9
 #: Of whole sums, the power of two by which a vector scales them before a function.
@@ -66,6 +66,9 @@ class Fractions:
     a_bits: int = 0
     added_bits: int = 0
     scaled_bits: int = 0
+
+    #: What a template writes of A and of what is added.
+    most_a, most_added = MOST_A, MOST_ADDED
 
 
 def fractions(operation: Operation) -> Fractions:

@@ -80,7 +80,7 @@ BROKEN = [
     (SHARED, CLEAN, "STG.E.64 [R2.64], R24", "ST.E.64 [R2.64], R24", ["generic accesses in the code around"]),
     (SHARED, CLEAN, "S2R R0, SR_TID.X", "STL [R1], R0", ["local memory in the code around the main loop: 1 STL.32"]),
     (
-        SHARED, CLEAN, "S2R R0, SR_TID.X", "VIMNMX.RELU R51, P0, P0, R13, 0x10, PT",
+        SHARED, CLEAN, "S2R R0, SR_TID.X", "VIMNMX.RELU R51, P0, P0, R13, 0x10, PT\n    @!P0 IADD3 R1, R1, R2, RZ",
         ["1 VIMNMX.RELU .first at 0x0. set a predicate, which ptxas 13.0 takes"],
     ),
     (SHARED, CLEAN, "UIADD3 UR4, UR4, 0x1, URZ", "LDL R0, [R1]", ["local memory in the main loop: 1 LDL.32"]),
@@ -127,7 +127,9 @@ def test_each_defect_is_told(case: KernelConfig, code: str, old: str, new: str, 
 
 
 def test_a_clamp_without_a_predicate_is_no_mistake() -> None:
-    assert defects(SHARED, CLEAN.replace("S2R R0, SR_TID.X", "VIMNMX.RELU R51, R13, 0x10, PT")) == ()
+    unread = "VIMNMX.RELU R51, P2, P2, R13, 0x10, PT\n    ISETP.GE.AND P2, PT, R1, R2, PT\n    @P2 IADD3 R1, R1, R2, RZ"
+    for code in ("VIMNMX.RELU R51, R13, 0x10, PT", unread):
+        assert defects(SHARED, CLEAN.replace("S2R R0, SR_TID.X", code)) == ()
 
 
 def test_column_major_operands_are_loaded_the_other_way_round() -> None:

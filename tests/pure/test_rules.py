@@ -647,10 +647,12 @@ def test_each_operand_of_bytes_lies_along_k(a: str, layout: str, ids: list[str],
 
 def test_other_types_lie_as_they_like() -> None:
     """What a load of single bytes is asked of is no list of types, but a column of the table of instructions."""
-    bytewise = {row.a.name for row in INSTRUCTIONS if row.bytewise}
-    assert bytewise == {"s8", "u8"}
+    assert {row.a.name for row in INSTRUCTIONS if row.bytewise} == {"s8", "u8"}
     for row in INSTRUCTIONS:
-        assert row.whole_layouts == (("rc",) if row.a.name in bytewise else row.layouts)
+        for layout in row.layouts:
+            case = config(f"a={row.a.name},acc={row.acc.name},d={row.acc.name},inst={row.shape},layout={layout}")
+            refused = {v.rule.id for v in rules.check(case, SM75)} & {"T122", "T123"}
+            assert bool(refused) == (layout not in row.whole_layouts), (str(row), layout)
 
 
 # Cases from the field.
