@@ -5,6 +5,7 @@ The only importer of typer.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import difflib
 import functools
@@ -19,6 +20,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -1091,8 +1093,32 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+#: Seconds until a dropped end comes again.
+_AGAIN_S = 0.02
+
+
+def _lost(lost: sys.UnraisableHookArgs) -> None:
+    """An end that came while an object was torn down, where Python drops every exception, comes once more.
+
+    SQLAlchemy, for one, returns connections to their pool in such a place.
+    """
+    error = lost.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        number = signal.SIGINT
+    elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        number = signal.Signals(error.code - 128)
+    else:
+        sys.__unraisablehook__(lost)
+        return
+    # A little later, because here it would be dropped again.
+    again = threading.Timer(_AGAIN_S, _thread.interrupt_main, (number,))
+    again.daemon = True
+    again.start()
+
+
 def main() -> None:
     """The console script."""
+    sys.unraisablehook = _lost
     # Told to end, it ends its processes and removes their folders first; told to ignore that, as by nohup, it does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
