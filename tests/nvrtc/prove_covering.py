@@ -70,15 +70,15 @@ def prove(case: Case, number: int) -> Told:
 def of_assembler(defect: str, binary: Binary) -> bool:
     """Whether a defect is none of the text: its tile is drawn too large for the registers, or a copy came in pieces.
 
-    ptxas 13.5 was seen to store one of several copies of 16 or 8 bytes by stores of 4, for sm_75, sm_80 and sm_89.
+    ptxas 13.5 was seen to store one of several copies of 16 or 8 bytes by stores of 4, for sm_75, sm_80, sm_87, sm_89.
     """
     if binary.spill_bytes and (defect in lint.compiler_defects(binary) or defect.startswith("local memory")):
         return True
     stored = re.search(r"copies by (\d+) STS\.32 \(first at \w+\), where only (.*) is promised", defect)
     if stored is None:
         return False
-    widest = max((int(bits) for bits in re.findall(r"\bSTS\.(\d+)", stored[2])), default=0)
-    return widest > 32 and int(stored[1]) % (widest // 32) == 0
+    wider = [int(bits) for bits in re.findall(r"\bSTS\.(\d+)", stored[2]) if int(bits) > 32]
+    return any(int(stored[1]) % (bits // 32) == 0 for bits in wider)
 
 
 # The record ----------------------------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ def test_what_an_assembler_makes_slow_is_told_apart() -> None:
     for said, of_assembler in (
         ("the loop at 0x8f0 copies by 4 STS.32 (first at 0xab0), where only LDG.128 and STS.128 is promised", True),
         ("the loop at 0x8f0 copies by 2 STS.32 (first at 0xab0), where only LDG.64 and STS.64 is promised", True),
+        ("the loop at 0xca0 copies by 2 STS.32 (first at 0xe60), where only STS.128 and STS.64 is promised", True),
         ("the loop at 0x8f0 copies by 3 STS.32 (first at 0xab0), where only LDG.128 and STS.128 is promised", False),
         ("the loop at 0x8f0 copies by 4 STS.32 (first at 0xab0), where only LDG.16 and STS.16 is promised", False),
         ("local memory in the main loop: 2 LDL.32 (first at 0x40); fewer frags", False),
