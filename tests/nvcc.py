@@ -57,7 +57,8 @@ def apart(text: str, number: int) -> str:
 
     That is C's, one in all namespaces of a unit, and kernels declare it with the type of their operands.
     """
-    return re.sub(r"(?<![.\w])shared(?![.\w])", f"shared_{number}", text)
+    words = r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|(?<![.\w])shared(?![.\w])'
+    return re.sub(words, lambda found: f"shared_{number}" if found[0] == "shared" else found[0], text)
 
 
 def unit_of(files: Sequence[Path]) -> str:
