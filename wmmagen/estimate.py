@@ -240,7 +240,7 @@ class _Launch:
             resources, begun = self._slice(count), self._ends(count)
             busy = math.sqrt(sum(v * v for v in resources.values()))
             each = -(-count // self._chip.multiprocessors)
-            took = _with_waits(busy, self._waits(busy), self._covering(each))
+            took = _with_waits(busy, self._waits(busy, resources["l2"] / each), self._covering(each))
             for name, value in {**resources, "latency": took - busy}.items():
                 alone[name] = alone.get(name, 0.0) + number * self._slices * value
             cycles += number * (self._slices * took + begun)
@@ -324,11 +324,12 @@ class _Launch:
         spilled = self._spilled() / (4 * WARP_SIZE)
         return float(products + _MATRIX_LOAD * loads + rounded + copies + spilled + _LOOP * self._warps)
 
-    def _waits(self, busy: float) -> float:
+    def _waits(self, busy: float, transfer: float) -> float:
         """Cycles of a slice in which no warp of a block can multiply, were the block alone.
 
         Args:
             busy: cycles that the slices of all resident blocks take; what was begun before is on its way meanwhile.
+            transfer: cycles in which the L2 gives a block its slice.
         """
         c = self._config
         # With few tiles, a step's products wait for those of the step before, whose sums they go on with.
@@ -340,9 +341,14 @@ class _Launch:
         if c.stages == 1:
             # All of it stands between products: the slice comes, is stored behind a barrier, and read behind another.
             return waits + L2_LATENCY + self._work.slice.shared_store_wavefronts + 2 * BARRIER_CYCLES
-        # The next slices come while those before them are multiplied, STAGES - 1 of them at a time; through registers,
-        # the next one is stored beside the last products.
-        return max(waits, L2_LATENCY / (c.stages - 1) - busy) + BARRIER_CYCLES
+        if c.stages == 2 and c.copy is Copy.CPASYNC:
+            # Its copies are begun step by step beside the products before, and a barrier behind those waits for all.
+            # Through registers, the next slice is stored beside the last products.
+            late = L2_LATENCY + transfer - busy / self._steps
+        else:
+            # The next slices come while those before them are multiplied, STAGES - 1 of them at a time.
+            late = L2_LATENCY / (c.stages - 1) - busy
+        return max(waits, late) + BARRIER_CYCLES
 
     def _step_waits(self) -> float:
         """Of these, those for fragments: before each step with one set of them, before the first of a slice with two.

@@ -7,6 +7,7 @@ computes another operation, other sizes or runs on another architecture is anoth
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -99,9 +100,15 @@ def _of_winners(problem: Problem, arch: Arch, size: tuple[int, int, int]) -> Kno
 def _of_estimate(problem: Problem, arch: Arch, chip: Chip) -> Known:
     space = Space(problem.operation, arch, {}, problem=problem)
     space.demand()
-    points = dict.fromkeys([*seeds.for_space(space), *space.sample(random.Random(_SEED), _DRAWN)])
-    guesses = [(estimate.estimate(one, arch, chip, problem).us, config.name(one), one) for one in points]
-    return Known(min(guesses, key=lambda guess: guess[:2])[2], "estimate", f"the best of {len(points)} by estimate")
+    fresh: Iterable[KernelConfig] = [*seeds.for_space(space), *space.sample(random.Random(_SEED), _DRAWN)]
+    guessed: dict[KernelConfig, float] = {}
+    while True:
+        guessed |= {one: estimate.estimate(one, arch, chip, problem).us for one in fresh if one not in guessed}
+        best = min(guessed, key=lambda one: (guessed[one], config.name(one)))
+        # From there on to what is better by one step, until nothing is.
+        fresh = [one for one in space.neighbours(best) if one not in guessed]
+        if not fresh:
+            return Known(best, "estimate", f"the best of {len(guessed)} by estimate")
 
 
 def _takes(kernel: KernelConfig, arch: Arch, problem: Problem) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import random
 
@@ -13,7 +14,7 @@ from tests import measured
 from wmmagen import chips, derive, estimate, work
 from wmmagen.arch import ARCHS, REGISTERS_PER_SM, Arch
 from wmmagen.chips import Chip
-from wmmagen.config import KernelConfig, Operation, Problem, parse
+from wmmagen.config import KernelConfig, Operation, Problem, parse, read_size
 from wmmagen.defaults import read_config
 from wmmagen.dtypes import F16, F32
 from wmmagen.errors import ConfigError
@@ -252,3 +253,19 @@ def test_a_pad_of_sixteen_bytes_removes_conflicts() -> None:
     bare, padded = (work.of(read_config(rows.format(pad), SM90)).slice for pad in (0, 8))
     assert bare.shared_load_wavefronts == 8 * padded.shared_load_wavefronts
     assert bare.global_load_sectors == padded.global_load_sectors
+
+
+def test_a_third_stage_is_worth_what_was_measured() -> None:
+    """Of kernels that won on an H200, with two stages beside their own: within a factor of 1.4 of the measured one."""
+    path = measured.RECORDS / "slots_sm_90_NVIDIA_H200.json"
+    cells = [
+        one
+        for one in json.loads(path.read_text(encoding="utf-8"))["measurements"]
+        if one["change"] == "stages=2" and one["ratio"]
+    ]
+    assert len(cells) >= 5
+    for cell in cells:
+        base, changed = parse(cell["base"]), parse(cell["name"])
+        problem = Problem.packed(base.operation, *read_size(cell["problem"]))
+        estimated, took = guess(changed, problem).us / guess(base, problem).us, 1 / cell["ratio"]["median"]
+        assert estimated > 1.1 and 1 / 1.4 < estimated / took < 1.4, (cell["problem"], estimated, took)
