@@ -209,8 +209,8 @@ def _mistaken(kernel: Kernel) -> list[str]:
     Source: ``tests/gpu/test_parts_on_card.py``. ptxas 13.0.88 makes ``max(min(x, bound), 0) == bound`` the predicate
     of a VIMNMX.RELU, which an H200 sets where ``x`` is less, too; ptxas 13.5 compares.
     """
-    clamps = [(place, op) for place, op in enumerate(kernel.ops, start=1) if _clamps(op)]
-    taken = [op for place, op in clamps if _is_read(_clamps(op), kernel.ops[place:])]
+    clamps = [(op, place, set_too) for place, op in enumerate(kernel.ops, start=1) if (set_too := _clamps(op))]
+    taken = [op for op, place, set_too in clamps if _is_read(set_too, kernel.ops[place:])]
     if not taken:
         return []
     return [

@@ -498,7 +498,8 @@ def _words(config: KernelConfig) -> dict[str, Any]:
         "batching": o.batch.value,
         "workspace_of": "int M, int N" + (", int batch" if o.batched else ""),
         "batch_words": _BATCH_WORDS[o.batch],
-        **{f"bytes_{x.lower()}": selftest.pointer_bytes(config, x) for x in "ABD"},
+        # What lies behind an array of pointers, which no other launcher has to tell.
+        "behind": selftest.alignments(config) if o.batch is Batch.POINTERS else {},
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from wmmagen import derive, rules
-from wmmagen.config import Batch, Feed, KernelConfig, Operation, Order, Problem, Store
+from wmmagen.config import Batch, KernelConfig, Operation, Order, Problem
 from wmmagen.epilogue import SCALES, VECTORS
 from wmmagen.rules import Scope, Status
 
@@ -105,14 +105,6 @@ def pointers(config: KernelConfig) -> tuple[str, ...]:
 def strides(config: KernelConfig) -> tuple[str, ...]:
     """The strides of a call, in the order of the launcher's arguments."""
     return tuple(f"stride_{name.lower()}" for name in pointers(config))
-
-
-def pointer_bytes(config: KernelConfig, letter: str) -> int:
-    """How far a pointer to a matrix has to be aligned, in bytes: to a copy of it, or as a matrix call asks."""
-    known = derive.values(config)
-    if letter in "CD":
-        return int(known["OUTPUT_BYTES"]) if config.store is Store.STAGED else rules.FRAGMENT_BYTES
-    return int(known[f"{letter}_COPY_BYTES"]) if config.feed is Feed.SHARED else rules.FRAGMENT_BYTES
 
 
 def acceptable(config: KernelConfig) -> dict[str, int | float]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from tests import published
 from tests.fakes import NumpyBackend
 from tests.nvrtc import prove_lint
-from wmmagen import cli, nvrtc, sass, trial
+from wmmagen import cli, foundry, job, nvrtc, sass, trial
+from wmmagen.arch import ARCHS
 from wmmagen.backends import pick
 from wmmagen.backends.pick import Place
-from wmmagen.errors import MissingPiece
+from wmmagen.defaults import read_config
+from wmmagen.errors import CompileError, MissingPiece
 from wmmagen.lint import Report
 
 SMALL = "warps=1x1,frags=1x1"
@@ -140,6 +142,15 @@ def test_a_winner_with_defects_is_told_of_and_handed_over_when_asked_for(
     assert ["spilled" in defect for defect in best["lint"]] == [True]
     assert best["lint_undone"] == "it is not here: get it"
     assert "\n  lint             not done: it is not here: get it\nNext: " in say(*SWEEP)
+
+
+def test_a_compiler_that_refuses_a_winner_ends_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise CompileError("it is refused today")
+
+    monkeypatch.setattr(trial, "build", refused)
+    report = job._look(read_config("", ARCHS[80]), ARCHS[80], foundry.compile_source)
+    assert report.defects == () and report.undone == "it is refused today"
 
 
 def test_the_proof_tells_what_has_a_defect_or_was_not_looked_at() -> None:

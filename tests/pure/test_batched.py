@@ -21,6 +21,7 @@ from wmmagen import (
     estimate,
     layout,
     reference,
+    render,
     rules,
     selftest,
     series,
@@ -361,3 +362,14 @@ def test_kernels_of_a_batch_stand_beside_the_library_s(library: CardLibrary) -> 
     table = bench.measure([STRIDED], SM80, (32, 64, 48), place, TimingProtocol(), batch=3)  # type: ignore[arg-type]
     assert table.right and table.rows[0].as_json()["problem"] == "32x64x48@3"
     assert all(baseline.timing for baseline in table.baselines)
+
+
+@pytest.mark.parametrize(
+    "more", ["", "store=staged,d=f16,epilogue=linear", "copy=cpasync,align_a=2,align_b=4,align_d=4"]
+)
+def test_what_pointers_name_is_aligned_as_a_single_product_asks(more: str) -> None:
+    """As validation places it, and not as the array of pointers is, which is all that the launcher sees."""
+    kernel = read_config(f"batch=pointers,{more}", SM80)
+    placed, asked = selftest.alignments(kernel), trial.pointer_shifts(kernel)
+    assert (placed["A"], placed["B"], placed["D"]) == (asked.a, asked.b, asked.d)
+    assert f"aligned to {asked.a} bytes for A, {asked.b} for B and {asked.d} for " in render.render_header(kernel, SM80)

@@ -190,6 +190,14 @@ def test_inputs_are_proved_once_wherever_the_matrices_lie() -> None:
     assert one.images[0].offset + 16 == other.images[0].offset
 
 
+def test_what_was_proved_can_be_forgotten() -> None:
+    problem = Problem.packed(CONFIG.operation, 16, 16, 16)
+    held = trial.exact_case(problem)
+    assert trial.exact_case(problem).inputs is held.inputs
+    trial.forget_cases()
+    assert trial.exact_case(problem).inputs is not held.inputs
+
+
 def test_positions() -> None:
     run = check(Problem.packed(CONFIG.operation, 48, 96, 112, 24), pattern="positions")
     assert run.exact and run.guaranteed and run.pattern == "positions"

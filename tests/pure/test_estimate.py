@@ -256,7 +256,11 @@ def test_a_pad_of_sixteen_bytes_removes_conflicts() -> None:
 
 
 def test_a_third_stage_is_worth_what_was_measured() -> None:
-    """Of kernels that won on an H200, with two stages beside their own: within a factor of 1.4 of the measured one."""
+    """Of kernels that won on an H200, with two stages beside their own.
+
+    Within a factor of 1.3, in which two thirds of all estimates lie (:func:`estimate.estimate`'s record); the farthest
+    of these, at 2048, is at 1.29.
+    """
     path = measured.RECORDS / "slots_sm_90_NVIDIA_H200.json"
     cells = [
         one
@@ -268,4 +272,4 @@ def test_a_third_stage_is_worth_what_was_measured() -> None:
         base, changed = parse(cell["base"]), parse(cell["name"])
         problem = Problem.packed(base.operation, *read_size(cell["problem"]))
         estimated, took = guess(changed, problem).us / guess(base, problem).us, 1 / cell["ratio"]["median"]
-        assert estimated > 1.1 and 1 / 1.4 < estimated / took < 1.4, (cell["problem"], estimated, took)
+        assert estimated > 1.1 and 1 / 1.3 < estimated / took < 1.3, (cell["problem"], estimated, took)
