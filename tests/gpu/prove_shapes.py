@@ -6,11 +6,11 @@
 
 All of the list is measured and said, whatever comes of it. For each shape a sweep of so many seconds finds leaders, or
 with --screen the quickest of so many candidates, which nothing has proved so far: seeds, what is known for the shape
-and drawn points first, then steps from the quickest. The leaders are proved and timed in turns with cuBLASLt's best
-exact candidate, and a win is a share whose lower end is above 1. Writes a table, a JSON line for each kernel and each
-record of a sweep, and the lines that make the winners known to `wmmagen bench --shapes` (wmmagen/winners.txt). After
-each shape what is known so far is written. With --continue shapes that are right in the record, measured in the same
-way, are not done again.
+and drawn points first, half of these the best of many by the estimate, then steps from the quickest. The leaders are
+proved and timed in turns with cuBLASLt's best exact candidate, and a win is a share whose lower end is above 1. Writes
+a table, a JSON line for each kernel and each record of a sweep, and the lines that make the winners known to `wmmagen
+bench --shapes` (wmmagen/winners.txt). After each shape what is known so far is written. With --continue shapes that are
+right in the record, measured in the same way, are not done again.
 
 Exit status 0 where every leader was right in the end and, with --at-least, so many shapes were won; else 1.
 """
@@ -33,7 +33,23 @@ from typing import Any
 
 from tests.gpu.proof import ended
 from wmmagen import arch as archs
-from wmmagen import bench, choose, config, defaults, emit, job, known, rules, seeds, series, shapes, show, trial
+from wmmagen import (
+    bench,
+    chips,
+    choose,
+    config,
+    defaults,
+    emit,
+    estimate,
+    job,
+    known,
+    rules,
+    seeds,
+    series,
+    shapes,
+    show,
+    trial,
+)
 from wmmagen.arch import Arch
 from wmmagen.backends import Backend
 from wmmagen.backends.pick import Place, pick
@@ -58,6 +74,8 @@ _GLANCE = TimingProtocol(
     max_seconds=0.04,
     repeats=0,
 )
+#: How many points are drawn for each that is the best of them by the estimate.
+_DRAWN_FOR_ONE = 64
 #: Of the candidates so far, those whose neighbours come next, and how many of these.
 _PARENTS, _CHILDREN = 6, 32
 
@@ -106,7 +124,8 @@ def screen(
     backend, problem = place.demanded(), Problem.packed(operation, *shape.size, batch=shape.batch)
     space = Space(operation, arch, {}, problem=problem)
     rng = random.Random(f"shapes/{arch}/{problem}")
-    starts = [*won(shape, operation, arch), *seeds.for_space(space), *space.sample(rng, asked.screen // 3)]
+    drawn = [*promising(space, rng, asked.screen // 6, place), *space.sample(rng, asked.screen // 6)]
+    starts = [*won(shape, operation, arch), *seeds.for_space(space), *drawn]
     wanted = dict.fromkeys(one for one in starts if not rules.check(one, arch, problem))
     times: dict[KernelConfig, float] = {}
     with Foundry(usable_cores()) as foundry:
@@ -120,6 +139,16 @@ def screen(
             steps = [step for one in best for step in space.neighbours(one) if step not in times]
             wanted = dict.fromkeys(rng.sample(steps, min(len(steps), _CHILDREN)))
     return [one for one in sorted(times, key=times.__getitem__) if times[one] < math.inf]
+
+
+def promising(space: Space, rng: random.Random, count: int, place: Place) -> list[KernelConfig]:
+    """The best by the estimate of many drawn points; none where the chip's rate of such products is not known."""
+    operation, problem, arch = space.operation, space.problem, place.arch
+    chip = chips.find(place.device or "") or chips.usual(arch.sm)
+    if problem is None or not estimate.priced(operation, chip):
+        return []
+    drawn = space.sample(rng, _DRAWN_FOR_ONE * count)
+    return sorted(drawn, key=lambda one: estimate.estimate(one, arch, chip, problem).us)[:count]
 
 
 def won(shape: Shape, operation: Operation, arch: Arch) -> Iterator[KernelConfig]:
