@@ -7,7 +7,8 @@ that was formed in 32 bits: it leaves the buffer or meets the guard between two 
 has more blocks than a grid's second and third direction may have. Every matrix of a kernel has its turn, for each way
 in which the templates read and write it; a batch has matrices and vectors that lie that far apart, splits of K have a
 workspace that is that large, and what is padded lies as far apart as what a kernel reads. Needs about 20 GB on the card
-and 50 GB beside it. Exit status 0 where all are exact.
+and 50 GB beside it, and some minutes: after each problem what is known so far is written. Exit status 0 where all are
+exact.
 """
 
 from __future__ import annotations
@@ -205,18 +206,18 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
     arch = archs.find(asked.arch)
-    told, right = [], True
+    told, right, wanted = list[str](), True, list(tasks(arch))
     with pick("gpu", arch) as place:
         print(place.first_line, flush=True)
         backend = place.demanded()
-        told.append(backend.device)
-        for task in tasks(arch):
+        for task in wanted:
             begin = time.monotonic()
             exact, said = tried(task, arch, backend)
             right = right and exact
             told.append(f"{task.key:<3} {said}: {words(task.problem)} {name(task.config)}")
             print(f"{told[-1]} ({time.monotonic() - begin:.0f} s)", flush=True)
-    emit.write(asked.to / f"large_{arch}.txt", "\n".join(told) + "\n")
+            head = f"{backend.device}: {len(told)} of {len(wanted)} problems"
+            emit.write(asked.to / f"large_{arch}.txt", "\n".join([head, *told]) + "\n")
     return 0 if right else 1
 
 

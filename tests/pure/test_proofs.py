@@ -25,6 +25,7 @@ from wmmagen import config as configs
 from wmmagen import coverage, defaults, derive, padding, render, rules, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import gpu
+from wmmagen.backends.pick import Place
 from wmmagen.errors import ConfigError, CrashFault, MissingPiece
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -180,6 +181,25 @@ def test_a_large_problem_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not exact and "D[62, 62]" in said
     lost = prove_large.tried(task, arch, NumpyBackend(fault_of=lambda entry: CrashFault("gone")))
     assert lost == (False, "gone")
+
+
+def test_a_proof_of_size_that_is_cut_keeps_what_it_saw(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    verdicts = iter([(True, "exact (full)"), (False, "D[0, 0] is wrong")])
+
+    def tried(*_: object) -> tuple[bool, str]:
+        for verdict in verdicts:
+            return verdict
+        raise KeyboardInterrupt
+
+    place = Place(NumpyBackend(), ARCHS[90])
+    monkeypatch.setattr(prove_large, "pick", lambda *_: contextlib.nullcontext(place))
+    monkeypatch.setattr(prove_large, "tried", tried)
+    monkeypatch.setattr(sys, "argv", ["prove_large.py", "--to", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        prove_large.main()
+    head, first, second = (tmp_path / "large_sm_90.txt").read_text(encoding="utf-8").splitlines()
+    assert head == f"{place.demanded().device}: 2 of {len(list(prove_large.tasks(ARCHS[90])))} problems"
+    assert "exact (full): " in first and "D[0, 0] is wrong: " in second
 
 
 #: Tables of parts, as their proofs put them together.
