@@ -81,10 +81,11 @@ def _each(key: str, *values: object, along: tuple[str, ...] = ()) -> tuple[Chang
 MECHANISMS: Mapping[str, tuple[Change, ...]] = {
     "blocks that launch bounds ask for": _each("min_blocks", 1, 2, 3, 4, along=("stages=2",)),
     "order of blocks": _each("raster", "linear", "grouped4", "grouped8", "grouped16", "panels4", "panels8"),
-    "way to D": _each("store", "direct", "staged", along=("pad_d=0",)),
+    "way to D": _each("store", "direct", "staged", along=("pad_d=0", "pad_d=0,reduction=workspace")),
     "pad of D": _each("pad_d", 0, 4, 8, along=("store=staged",)),
     "steps of a slice": _each(
-        "k_steps", 1, 2, 4, 8, along=("fragment_buffers=1", "stages=4", "stages=2", "stages=2,min_blocks=1")
+        "k_steps", 1, 2, 4, 8,
+        along=("fragment_buffers=1", "stages=4", "stages=2", "stages=2,min_blocks=1", "warps_k=2"),
     ),
     "sets of fragments": _each("fragment_buffers", 1, 2),
     "stages": _each("stages", 2, 3, 4, 5, 6, 8),
@@ -98,7 +99,10 @@ MECHANISMS: Mapping[str, tuple[Change, ...]] = {
     ),
     "where sums live": _each(
         "residency", "fragment", "global",
-        along=("store=direct,pad_d=0", "split_k=1,reduction=none", "store=direct,pad_d=0,split_k=1,reduction=none"),
+        along=(
+            "store=direct,pad_d=0", "split_k=1,reduction=none", "store=direct,pad_d=0,split_k=1,reduction=none",
+            "store=direct,pad_d=0,split_k=1,reduction=none,warps_k=1",
+        ),
     ),
     "where fragments come from": _each("feed", "shared", "global", along=("copy=none,stages=1,pad_a=0,pad_b=0",)),
     "splits of K": (
