@@ -527,21 +527,19 @@ def bench(
         operation = defaults.operation_of(fixed) if wants_best else None
         plans = series.plan(listed, kernels, target, operation, pick.chip(target, place.device), padded=padded)
         kinds = benchmark.kinds(fp32=fp32)
-        tables = []
+        tables = list[series.Measured]()
+
+        def document() -> dict[str, Any]:
+            head = {"arch": target.name, "backend": place.name, "device": place.device, "foreign": place.foreign}
+            return {**head, **series.document(tables)}
+
         for one in plans:
             tables.append(series.measure(one, target, place, protocol, ceilings=ceiling, kinds=kinds))
+            if to is not None:
+                _keep(to, document())  # after each size: a series takes minutes, and what ends it loses nothing
             if len(plans) > 1 and not as_json:
                 _say(show.series_progress(tables[-1]))
-    document = {
-        "arch": target.name,
-        "backend": place.name,
-        "device": place.device,
-        "foreign": place.foreign,
-        **series.document(tables),
-    }
-    if to is not None:
-        _keep(to, document)
-    _answer(document, show.series(tables, protocol, series.wins(tables)), as_json)
+    _answer(document(), show.series(tables, protocol, series.wins(tables)), as_json)
     return 0 if all(one.table.right for one in tables) else 1
 
 
@@ -1071,6 +1069,7 @@ def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
 _KEPT = {
     "sweep": ("everything finished is kept", "goes on"),
     "emit": ("files that were written are kept", "writes the others"),
+    "bench": ("sizes that were measured are in the file of --to, if there is one", "begins anew"),
 }
 
 

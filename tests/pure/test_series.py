@@ -238,6 +238,24 @@ def test_a_bench_of_several_sizes_and_the_best_that_is_known(
     assert said.endswith("Faster than cuBLASLt with the same types, beyond the noise: 0 of 2 sizes.\n")
 
 
+def test_a_series_that_is_cut_keeps_the_sizes_before(
+    at_card: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = series.measure
+
+    def cut(plan: series.Plan, *rest: Any, **more: Any) -> series.Measured:
+        if plan.shape.m == 32:
+            raise KeyboardInterrupt
+        return measure(plan, *rest, **more)
+
+    monkeypatch.setattr(series, "measure", cut)
+    assert cli.run([*RUN, SMALL, "--problem", "16,32", "--to", "kept.json"]) == 130
+    document = published.read(Path("kept.json").read_text(encoding="utf-8"))
+    published.judge("bench", document)
+    assert [row["problem"] for row in document["rows"]] == ["16x16x16"]
+    assert "sizes that were measured are in the file of --to" in capsys.readouterr().err
+
+
 def test_wins_are_beyond_the_noise(at_card: dict[str, Any], library: CardLibrary) -> None:
     def won(us: float) -> tuple[int, int]:
         place = Place(NumpyBackend(library_us=us), SM75, library=library)
