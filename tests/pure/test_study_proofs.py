@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.fake_cublas import FakeCard, FakeLt
 from tests.fakes import NumpyBackend, binary_of
 from tests.gpu import prove_general, prove_limits, prove_shapes
 from tests.gpu.prove_limits import STALLS, Counted, Kernel, stall_metric
-from wmmagen import known, series, trial
+from wmmagen import chips, estimate, known, series, trial
 from wmmagen.arch import ARCHS
 from wmmagen.backends import cublas
 from wmmagen.backends.library import CardLibrary
@@ -304,6 +305,23 @@ def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypat
     assert widths == sorted(widths, reverse=True) and all(config.warps.m != 2 for config in found)
     drawn = prove_shapes.screen(shape, ONE.operation, SM75, place, asked(screen=20))
     assert sum(widths[:20]) > sum(config.warps.m * config.warps.n for config in drawn)
+
+
+def test_what_is_promising_is_the_best_of_many_by_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.packed(ONE.operation, 16, 4096, 4096)
+    space, place = Space(ONE.operation, ARCHS[90], {}, problem=problem), Place(NumpyBackend(), ARCHS[90])
+    chip = chips.usual(90)
+
+    def us(config: Any) -> float:
+        return estimate.estimate(config, ARCHS[90], chip, problem).us
+
+    monkeypatch.setattr(prove_shapes, "_DRAWN_FOR_ONE", 8)
+    found = prove_shapes.promising(space, random.Random(1), 4, place)
+    drawn = space.sample(random.Random(1), 8 * 4)
+    assert len(found) == 4 and set(found) <= set(drawn)
+    assert sum(us(one) < us(found[-1]) for one in drawn) == 3
+    monkeypatch.setattr(estimate, "priced", lambda *_: False)
+    assert prove_shapes.promising(space, random.Random(1), 4, place) == []
 
 
 def test_a_screening_starts_from_what_won_with_other_rows() -> None:
