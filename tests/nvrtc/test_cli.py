@@ -654,19 +654,21 @@ def records(study: str) -> list[Record]:
     ]
 
 
+#: Eight points, all of small tiles.
+EIGHT_POINTS = (
+    "--fix",
+    "inst=16x16x16,warps=2x2,frags=2x1,k_steps=2,copy=ld,pad_a=8,pad_b=8,residency=fragment,store=direct,"
+    "raster=linear,fragment_buffers=1,min_blocks=1,split_k=1,reduction=none",
+)
+
+
 @pytest.mark.parametrize("how", [["--trials", "6"], ["--exhaustive"]])
 def test_the_records_are_the_same_however_many_processes_compile(
     ask: Callable[..., Answer], no_gpu: None, no_cache: None, how: list[str]
 ) -> None:
-    # Eight points.
-    fixed = (
-        "inst=16x16x16,warps=2x2,frags=2x1,k_steps=2,copy=ld,pad_a=8,pad_b=8,residency=fragment,store=direct,"
-        "raster=linear,fragment_buffers=1,min_blocks=1,split_k=1,reduction=none"
-    )
-    few = ["--fix", fixed]
     for jobs in ("1", "3"):
         status, document, _ = ask(
-            *SWEEP[:-2], *few, "--backend", "none", *how, "--jobs", jobs, "--study", f"jobs{jobs}"
+            *SWEEP[:-2], *EIGHT_POINTS, "--backend", "none", *how, "--jobs", jobs, "--study", f"jobs{jobs}"
         )
         assert (status, document["outcomes"]["unverified"]) == (0, document["new"])
     assert document["new"] >= 6
@@ -678,7 +680,7 @@ def test_the_records_of_a_card_are_the_same_however_many_processes_compile(
 ) -> None:
     card()
     for jobs in ("1", "3"):
-        assert ask(*SWEEP, "--trials", "5", "--jobs", jobs, "--study", f"jobs{jobs}")[0] == 0
+        assert ask(*SWEEP[:-2], *EIGHT_POINTS, "--trials", "5", "--jobs", jobs, "--study", f"jobs{jobs}")[0] == 0
     assert records("jobs1") == records("jobs3")
 
 

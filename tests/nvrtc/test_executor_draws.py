@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("headers_once")
 #: Another one than the proof's, so that these kernels are other ones.
 SEED = 7_301
 #: Larger block tiles take longer and have no other code.
-MOST_ELEMENTS = 32 * 64
+MOST_ELEMENTS = 32 * 32
 
 
 @pytest.mark.parametrize("sm", [75, 80, 90, 120])
