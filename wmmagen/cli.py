@@ -535,10 +535,15 @@ def bench(
 
         for one in plans:
             tables.append(series.measure(one, target, place, protocol, ceilings=ceiling, kinds=kinds))
-            if to is not None:
-                _keep(to, document())  # after each size: a series takes minutes, and what ends it loses nothing
+            if to is not None and len(tables) < len(plans):
+                _keep(
+                    _part(to), document()
+                )  # a series takes minutes: what ends it loses neither its sizes nor the file
             if len(plans) > 1 and not as_json:
                 _say(show.series_progress(tables[-1]))
+    if to is not None:
+        _keep(to, document())
+        _part(to).unlink(missing_ok=True)
     _answer(document(), show.series(tables, protocol, series.wins(tables)), as_json)
     return 0 if all(one.table.right for one in tables) else 1
 
@@ -549,6 +554,11 @@ def _demand_writable(file: Path) -> None:
     # What is there and is no file, a folder or a device, cannot be replaced, or must not be.
     if not may_write(file.parent) or (os.path.lexists(file) and not file.is_file()):
         raise RequestError(f"{file} cannot be written", "choose another file")
+
+
+def _part(file: Path) -> Path:
+    """Where a document stands that is not whole."""
+    return file.with_name(f"{file.name}.part")
 
 
 def _keep(file: Path, document: dict[str, Any]) -> None:
@@ -1069,7 +1079,7 @@ def _carried_out(arguments: Sequence[str], as_json: bool) -> int:
 _KEPT = {
     "sweep": ("everything finished is kept", "goes on"),
     "emit": ("files that were written are kept", "writes the others"),
-    "bench": ("sizes that were measured are in the file of --to, if there is one", "begins anew"),
+    "bench": ("with --to FILE, sizes that were measured are in FILE.part", "begins anew"),
 }
 
 

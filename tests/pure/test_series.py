@@ -249,11 +249,19 @@ def test_a_series_that_is_cut_keeps_the_sizes_before(
         return measure(plan, *rest, **more)
 
     monkeypatch.setattr(series, "measure", cut)
-    assert cli.run([*RUN, SMALL, "--problem", "16,32", "--to", "kept.json"]) == 130
-    document = published.read(Path("kept.json").read_text(encoding="utf-8"))
+    bench = [*RUN, SMALL, "--problem", "16,32", "--to", "kept.json"]
+    Path("kept.json").write_text("whole", encoding="utf-8")
+    assert cli.run(bench) == 130
+    part = Path("kept.json.part")
+    document = published.read(part.read_text(encoding="utf-8"))
     published.judge("bench", document)
     assert [row["problem"] for row in document["rows"]] == ["16x16x16"]
-    assert "sizes that were measured are in the file of --to" in capsys.readouterr().err
+    assert Path("kept.json").read_text(encoding="utf-8") == "whole"
+    assert "sizes that were measured are in FILE.part" in capsys.readouterr().err
+    monkeypatch.setattr(series, "measure", measure)
+    assert cli.run(bench) == 0 and not part.exists()
+    whole = published.read(Path("kept.json").read_text(encoding="utf-8"))
+    assert [row["problem"] for row in whole["rows"]] == ["16x16x16", "32x32x32"]
 
 
 def test_wins_are_beyond_the_noise(at_card: dict[str, Any], library: CardLibrary) -> None:
