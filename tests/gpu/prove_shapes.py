@@ -5,12 +5,12 @@
                                      [--continue] [--to sweeps/records]
 
 All of the list is measured and said, whatever comes of it. For each shape a sweep of so many seconds finds leaders, or
-with --screen the quickest of so many candidates, which nothing has proved so far: seeds, what is known for the shape
-and drawn points first, half of these the best of many by the estimate, then steps from the quickest. The leaders are
-proved and timed in turns with cuBLASLt's best exact candidate, and a win is a share whose lower end is above 1. Writes
-a table, a JSON line for each kernel and each record of a sweep, and the lines that make the winners known to `wmmagen
-bench --shapes` (wmmagen/winners.txt). After each shape what is known so far is written. With --continue shapes that are
-right in the record, measured in the same way, are not done again.
+with --screen the quickest of so many candidates, which nothing has proved so far: a third is what won at such shapes
+and seeds, a third drawn points, half of them the best of many by the estimate, the rest steps from the quickest. The
+leaders are proved and timed in turns with cuBLASLt's best exact candidate, and a win is a share whose lower end is
+above 1. Writes a table, a JSON line for each kernel and each record of a sweep, and the lines that make the winners
+known to `wmmagen bench --shapes` (wmmagen/winners.txt). After each shape what is known so far is written. With
+--continue shapes that are right in the record, measured in the same way, are not done again.
 
 Exit status 0 where every leader was right in the end and, with --at-least, so many shapes were won; else 1.
 """
@@ -35,7 +35,6 @@ from tests.gpu.proof import ended
 from wmmagen import arch as archs
 from wmmagen import (
     bench,
-    chips,
     choose,
     config,
     defaults,
@@ -51,8 +50,8 @@ from wmmagen import (
     trial,
 )
 from wmmagen.arch import Arch
-from wmmagen.backends import Backend
-from wmmagen.backends.pick import Place, pick
+from wmmagen.backends import Backend, pick
+from wmmagen.backends.pick import Place
 from wmmagen.config import KernelConfig, Operation, Problem, parse
 from wmmagen.errors import CompileError, Fault, RequestError
 from wmmagen.foundry import Foundry, usable_cores
@@ -124,9 +123,11 @@ def screen(
     backend, problem = place.demanded(), Problem.packed(operation, *shape.size, batch=shape.batch)
     space = Space(operation, arch, {}, problem=problem)
     rng = random.Random(f"shapes/{arch}/{problem}")
-    drawn = [*promising(space, rng, asked.screen // 6, place), *space.sample(rng, asked.screen // 6)]
-    starts = [*won(shape, operation, arch), *seeds.for_space(space), *drawn]
-    wanted = dict.fromkeys(one for one in starts if not rules.check(one, arch, problem))
+    share = asked.screen // 3
+    tried = dict.fromkeys([*won(shape, operation, arch), *seeds.for_space(space)])
+    before = [one for one in tried if not rules.check(one, arch, problem)][:share]
+    best = promising(space, rng, share // 2, place)
+    wanted = dict.fromkeys([*before, *best, *space.sample(rng, share - len(best))])
     times: dict[KernelConfig, float] = {}
     with Foundry(usable_cores()) as foundry:
         while wanted and len(times) < asked.screen:
@@ -143,17 +144,16 @@ def screen(
 
 def promising(space: Space, rng: random.Random, count: int, place: Place) -> list[KernelConfig]:
     """The best by the estimate of many drawn points; none where the chip's rate of such products is not known."""
-    operation, problem, arch = space.operation, space.problem, place.arch
-    chip = chips.find(place.device or "") or chips.usual(arch.sm)
-    if problem is None or not estimate.priced(operation, chip):
+    problem, arch, chip = space.problem, place.arch, pick.chip(place.arch, place.device)
+    if problem is None or not estimate.priced(space.operation, chip):
         return []
     drawn = space.sample(rng, _DRAWN_FOR_ONE * count)
     return sorted(drawn, key=lambda one: estimate.estimate(one, arch, chip, problem).us)[:count]
 
 
 def won(shape: Shape, operation: Operation, arch: Arch) -> Iterator[KernelConfig]:
-    """What won of the same operation, and of the other residue where only the rows were others."""
-    for one in known.winners():
+    """What won of the same operation, and of the other residue where only the rows were others; such rows first."""
+    for one in sorted(known.winners(), key=lambda one: one.size[1:] != shape.size[1:]):
         like = dataclasses.replace(one.config, operation=operation)
         same = one.config == like
         kin = dataclasses.replace(one.config.operation, residue=operation.residue) == operation
@@ -349,7 +349,7 @@ def main() -> int:
     wanted = series.unnamed(config.read_sizes(asked.problem)) if asked.problem else series.listed(asked.list)
     what = "sizes" if asked.problem else asked.list
     types = f"{operation.a.name}_{operation.acc.name}_{operation.d.name}"
-    with pick("gpu", arch) as place:
+    with pick.pick("gpu", arch) as place:
         print(place.first_line, flush=True)
         device = place.demanded().device
         stem = asked.to / f"shapes_{what}_{arch}_{types}_{asked.mode}_{device.split(' (')[0].replace(' ', '_')}"

@@ -228,7 +228,7 @@ def test_a_record_goes_on_where_it_was_left(monkeypatch: pytest.MonkeyPatch, tmp
         return dataclasses.replace(results[shape.words], shape=shape, seconds=float(len(measured)))
 
     monkeypatch.setattr(prove_shapes, "prove", prove)
-    monkeypatch.setattr(prove_shapes, "pick", lambda *_: contextlib.nullcontext(Place(NumpyBackend(), SM75)))
+    monkeypatch.setattr(prove_shapes.pick, "pick", lambda *_: contextlib.nullcontext(Place(NumpyBackend(), SM75)))
     monkeypatch.setitem(prove_shapes.shapes.LISTS, "decode", tuple(wanted))
     stem = tmp_path / "shapes_decode_sm_75_f16_f32_f32_warm_a_card_of_NumPy"
 
@@ -305,6 +305,36 @@ def test_a_screening_steps_from_the_quickest_and_leaves_out_what_fails(monkeypat
     assert widths == sorted(widths, reverse=True) and all(config.warps.m != 2 for config in found)
     drawn = prove_shapes.screen(shape, ONE.operation, SM75, place, asked(screen=20))
     assert sum(widths[:20]) > sum(config.warps.m * config.warps.n for config in drawn)
+
+
+def test_a_screening_has_its_share_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What won, what is promising and what is drawn leave a third to steps, however much has won."""
+    problem = Problem.packed(ONE.operation, 16, 4096, 4096)
+    space, place = Space(ONE.operation, ARCHS[90], {}, problem=problem), Place(NumpyBackend(), ARCHS[90])
+    won, best = space.sample(random.Random(3), 40), space.sample(random.Random(7), 5)
+    looked: list[Any] = []
+
+    def glanced(one: Any, *_: object) -> float:
+        looked.append(one)
+        return 1.0 + len(looked)
+
+    class Makers(contextlib.nullcontext[Any]):
+        def order(self, *_: object) -> str:
+            return ""
+
+        def compile_many(self, orders: list[str]) -> list[str]:
+            return orders
+
+    monkeypatch.setattr(prove_shapes, "won", lambda *_: iter(won))
+    monkeypatch.setattr(prove_shapes, "promising", lambda *_: best)
+    monkeypatch.setattr(prove_shapes, "Foundry", lambda jobs: contextlib.nullcontext(Makers()))
+    monkeypatch.setattr(prove_shapes, "glanced", glanced)
+    prove_shapes.screen(Shape("", 16, 4096, 4096), ONE.operation, ARCHS[90], place, asked(screen=30))
+    assert len(looked) == len(set(looked)) == 30
+    assert looked[:10] == won[:10] and looked[10:15] == best
+    first = set(looked[:20])
+    steps = {step for one in looked[:6] for step in space.neighbours(one)}
+    assert set(looked[20:]) <= steps and not first & set(looked[20:])
 
 
 def test_what_is_promising_is_the_best_of_many_by_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
