@@ -353,9 +353,9 @@ def read(path: Path) -> Record:
     try:
         return Record(_checked(json.loads(path.read_text(encoding="utf-8"))))
     except (OSError, ValueError, RecursionError) as error:  # the last is what Python says of too many brackets
-        raise RequestError(
-            f"{path} holds no record of a ladder: {error}", "wmmagen ladder --to FILE makes one"
-        ) from None
+        beside = path.with_suffix(".json")
+        fix = f"--read {beside}" if beside != path and beside.is_file() else "wmmagen ladder --to FILE makes one"
+        raise RequestError(f"{path} holds no record of a ladder: {error}", fix) from None
 
 
 def _checked(document: Any) -> Mapping[str, Any]:

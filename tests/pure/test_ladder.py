@@ -242,6 +242,17 @@ def test_what_is_no_record_is_refused_with_its_reason(spoil: Callable[[Any], Non
         ladder.read(file)
 
 
+def test_the_table_beside_a_record_names_it(tmp_path: Path) -> None:
+    table, record = tmp_path / "ladder.txt", tmp_path / "ladder.json"
+    table.write_text("size path", encoding="utf-8")
+    with pytest.raises(RequestError) as alone:
+        ladder.read(table)
+    record.write_text(synthetic().to_text(), encoding="utf-8")
+    with pytest.raises(RequestError) as beside:
+        ladder.read(table)
+    assert (alone.value.fix, beside.value.fix) == ("wmmagen ladder --to FILE makes one", f"--read {record}")
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[" * 100_000, "null"])
 def test_what_is_no_document_is_no_record(text: str, tmp_path: Path) -> None:
     file = tmp_path / "ladder.json"
