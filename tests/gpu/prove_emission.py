@@ -112,7 +112,7 @@ class Proof:
 
     def time(self, backend: Backend) -> tuple[bool, str]:
         binary = trial.build(self.config, self.arch)[1]
-        built = dataclasses.replace(binary, cubin=self.machine_code(), entry=f"{SYMBOL}_kernel")
+        built = dataclasses.replace(binary, cubin=self.machine_code(), entry=f"{SYMBOL}_kernel", compiler="nvcc")
         problem = Problem.packed(self.config.operation, SIZE, SIZE, SIZE)
         protocol = TimingProtocol(warmup_min_s=WARM_S, warmup_max_s=2 * WARM_S)
         emitted, tool, other = list[float](), list[float](), list[float]()

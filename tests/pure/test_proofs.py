@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import NumpyBackend, binary_of
-from tests.gpu import proof, prove_large, prove_layouts, prove_ragged, prove_types_speed
+from tests.gpu import proof, prove_emission, prove_large, prove_layouts, prove_ragged, prove_types_speed
 from tests.ragged import VARIANTS
 from wmmagen import config as configs
 from wmmagen import coverage, defaults, derive, padding, render, rules, trial
@@ -27,6 +27,7 @@ from wmmagen.arch import ARCHS
 from wmmagen.backends import gpu
 from wmmagen.backends.pick import Place
 from wmmagen.errors import ConfigError, CrashFault, MissingPiece
+from wmmagen.timing import Timing
 
 TESTS = Path(__file__).resolve().parents[1]
 FOLDER = TESTS / "gpu"
@@ -200,6 +201,32 @@ def test_a_proof_of_size_that_is_cut_keeps_what_it_saw(monkeypatch: pytest.Monke
     head, first, second = (tmp_path / "large_sm_90.txt").read_text(encoding="utf-8").splitlines()
     assert head == f"{place.demanded().device}: 2 of {len(list(prove_large.tasks(ARCHS[90])))} problems"
     assert "exact (full): " in first and "D[0, 0] is wrong: " in second
+
+
+@pytest.mark.parametrize(("us", "right"), [(50.9, True), (51.1, False), (48.9, False)])
+def test_a_launcher_is_held_against_its_own_machine_code(
+    us: float, right: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of 50 us, by 2 %, whatever another compiler's code takes."""
+    config, arch = defaults.read_config("copy=cpasync,stages=4", ARCHS[90]), ARCHS[90]
+    made = {b"nvcc": 50.0, binary_of(config).cubin: 40.0}
+    timed: list[str] = []
+
+    def time_it(_: object, binary: Any, *rest: object) -> Timing:
+        timed.append(binary.entry)
+        return Timing(made[binary.cubin], (0.0, 0.0), 5, 1)
+
+    def say(self: prove_emission.Proof, *command: object, status: int = 0) -> str:
+        if command[0] == "nvcc":
+            (self.folder / "kernel.cubin").write_bytes(b"nvcc")
+        return f"microseconds {us}"
+
+    monkeypatch.setattr(trial, "build", lambda *_: (None, binary_of(config)))
+    monkeypatch.setattr(trial, "time_it", time_it)
+    monkeypatch.setattr(prove_emission.Proof, "say", say)
+    found, said = prove_emission.Proof(config, arch, tmp_path).time(NumpyBackend())
+    assert found is right and f"{us / 50:.4f} of the same machine code's, {us / 40:.4f} of that of NVRTC" in said
+    assert set(timed) == {"my_gemm_kernel", binary_of(config).entry}
 
 
 #: Tables of parts, as their proofs put them together.
