@@ -405,6 +405,16 @@ _STALE_BYTES = bytes((0x01, 0x7E, 0xC1, 0x7F))
 _COUNT_BYTES = 4
 
 
+def make_stale(memory: Bytes) -> None:
+    """Fill a workspace with what no result may come from, in place, since one may have gigabytes."""
+    done = min(len(_STALE_BYTES), memory.size)
+    memory[:done] = np.frombuffer(_STALE_BYTES, np.uint8)[:done]
+    while done < memory.size:
+        more = min(done, memory.size - done)
+        memory[done : done + more] = memory[:more]
+        done += more
+
+
 @dataclass(frozen=True)
 class Workspace:
     """The memory in which the blocks that share a tile of D meet, with guards around it.
@@ -433,8 +443,7 @@ class Workspace:
     def blank(self) -> Bytes:
         """A buffer whose counts are 0, and whose sums are NaN."""
         buffer = np.full(self.total_bytes, _OUTPUT_GUARD_BYTE, np.uint8)
-        inside = buffer[self.offset : self.offset + self.tiles * self.tile_bytes]
-        inside[:] = np.resize(np.frombuffer(_STALE_BYTES, np.uint8), inside.size)
+        make_stale(buffer[self.offset : self.offset + self.tiles * self.tile_bytes])
         self._counts(buffer)[:] = 0
         return buffer
 

@@ -27,9 +27,7 @@ from wmmagen.timing import Data
 THREADS = 256
 #: Each copy begins on so many bytes, as whole allocations do: the widest promise that a kernel has.
 ALIGNMENT = 256
-#: What the copies hold before a launch: a quiet NaN in f32, and in f16 two.
-_STALE_BYTES = bytes((0x01, 0x7E, 0xC1, 0x7F))
-#: What must stay around them.
+#: What must stay around the copies.
 _GUARD_BYTE = 0x5A
 
 
@@ -154,9 +152,7 @@ def shifts(config: KernelConfig) -> Shifts:
 def workspace(total_bytes: int) -> Bytes:
     """A workspace with guard bands, full of what no result may come from."""
     buffer = np.full(total_bytes + 2 * layout.GUARD_BYTES, _GUARD_BYTE, np.uint8)
-    buffer[layout.GUARD_BYTES : layout.GUARD_BYTES + total_bytes] = np.resize(
-        np.frombuffer(_STALE_BYTES, np.uint8), total_bytes
-    )
+    layout.make_stale(buffer[layout.GUARD_BYTES : layout.GUARD_BYTES + total_bytes])
     return buffer
 
 

@@ -1,14 +1,15 @@
 """The proof of size: offsets beyond 2^31 elements and grids beyond 65,535 blocks, exact on a GPU. Writes its record.
 
-    python tests/gpu/prove_large.py [--arch sm_90] [--to tests/gpu/records]
+    python tests/gpu/prove_large.py [--arch sm_90] [--only KEY] [--to tests/gpu/records]
 
 A matrix of few lines with a leading dimension so large that its last lines begin beyond 2^31 elements shows an offset
 that was formed in 32 bits: it leaves the buffer or meets the guard between two lines. A matrix of many rows or columns
 has more blocks than a grid's second and third direction may have. Every matrix of a kernel has its turn, for each way
 in which the templates read and write it; a batch has matrices and vectors that lie that far apart, splits of K have a
 workspace that is that large, and what is padded lies as far apart as what a kernel reads. Needs about 20 GB on the card
-and 50 GB beside it, and some minutes: after each problem what is known so far is written. Exit status 0 where all are
-exact.
+and 50 GB beside it, and some minutes: after each problem what is known so far is written. ``--only KEY`` takes the
+problems of which KEY is large, ``m``, ``ldb`` or ``workspace`` for example, and has a record of its own. Exit status 0
+where all are exact.
 """
 
 from __future__ import annotations
@@ -203,10 +204,14 @@ def main() -> int:
     """Run, judge, record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--only", default="", metavar="KEY")
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "records")
     asked = parser.parse_args()
     arch = archs.find(asked.arch)
-    told, right, wanted = list[str](), True, list(tasks(arch))
+    wanted = [task for task in tasks(arch) if asked.only in ("", task.key)]
+    if not wanted:
+        parser.error(f"there is no problem of {asked.only!r}; of {', '.join(sorted({t.key for t in tasks(arch)}))}")
+    told, right, record = list[str](), True, f"large_{arch}{asked.only and '_'}{asked.only}.txt"
     with pick("gpu", arch) as place:
         print(place.first_line, flush=True)
         backend = place.demanded()
@@ -217,7 +222,7 @@ def main() -> int:
             told.append(f"{task.key:<3} {said}: {words(task.problem)} {name(task.config)}")
             print(f"{told[-1]} ({time.monotonic() - begin:.0f} s)", flush=True)
             head = f"{backend.device}: {len(told)} of {len(wanted)} problems"
-            emit.write(asked.to / f"large_{arch}.txt", "\n".join([head, *told]) + "\n")
+            emit.write(asked.to / record, "\n".join([head, *told]) + "\n")
     return 0 if right else 1
 
 

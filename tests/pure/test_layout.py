@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from wmmagen import dtypes as t
 from wmmagen.config import Epilogue, Layout, Operation, Problem
 from wmmagen.errors import ConfigError
-from wmmagen.layout import Image, Shifts, bits_dtype, decode, encode, image, images, value_dtype
+from wmmagen.layout import Image, Shifts, bits_dtype, decode, encode, image, images, make_stale, value_dtype, workspace
 
 TYPES = [t.F16, t.BF16, t.TF32, t.F32, t.F64, t.S8, t.U8, t.S32]
 FLOATS = [t.F16, t.BF16, t.TF32, t.F32, t.F64]
@@ -250,3 +251,23 @@ def test_c_and_d_lie_as_the_operation_says() -> None:
         d.bits(buffer)[:] = values.view(np.uint16)
         flat = np.frombuffer(buffer[d.offset : d.offset + 12].tobytes(), np.float16)
         assert flat.tolist() == (values if cd[1] == "r" else values.T).reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 31, 4099])
+def test_what_no_result_may_come_from_fills_all_of_a_workspace(size: int) -> None:
+    memory = np.zeros(size + 2, np.uint8)
+    make_stale(memory[1:-1])
+    assert bytes(memory) == b"\0" + (bytes((0x01, 0x7E, 0xC1, 0x7F)) * (size // 4 + 1))[:size] + b"\0"
+
+
+def test_a_workspace_takes_no_more_memory_than_it_has_bytes() -> None:
+    # Some have gigabytes. A list of what is repeated would have eight bytes for each repetition.
+    where = workspace(tiles=64, tile_bytes=32_800, count_offset=32_768)
+    tracemalloc.start()
+    try:
+        buffer = where.blank()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert buffer.size <= most < 1.1 * buffer.size
+    assert not where.damage(buffer)
