@@ -130,7 +130,22 @@ MISTAKES = (
     Mutant(
         "edge-slice-skipped", "the first slice at an edge is not copied", "",
         (Edit("next >= inner && next < slices", "next > inner && next < slices"),),
-        (EDGE_CP, EDGE_AHEAD, EDGE_LD1, EDGE_LD2), ("poison-stored", "early-read", "poison-address"), WRONG,
+        (EDGE_LD1, EDGE_LD2), ("poison-stored", "early-read", "poison-address"), WRONG,
+    ),
+    Mutant(
+        "edge-slice-skipped-ahead", "the part of a slice at the end of K is not copied", "",
+        (Edit("if (slice + STAGES - 1 < slices) {", "if (slice + STAGES < slices) {"),),
+        (EDGE_CP, EDGE_AHEAD), ("poison-stored", "early-read", "poison-address"), WRONG,
+    ),
+    Mutant(
+        "edge-slice-as-whole", "beside products, one slice too many is copied as one that lies within K", "",
+        (Edit(" - (STAGES - 1);  // slices beside", " - (STAGES - 2);  // slices beside"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
+    ),
+    Mutant(
+        "edge-block-as-whole", "beside products, a block at an edge of D copies as if A and B went on", "",
+        (Edit("whole ? copying : 0", "copying"),),
+        (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), "read outside A or B|" + WRONG,
     ),
     Mutant(
         "edge-not-walked", "A stays where it is behind a slice at an edge", "",

@@ -225,6 +225,8 @@ CROSSED = "cd=cr,layout=rr,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=2,store=
 
 _BARRIER = "__syncthreads();"
 _WAIT = "wait_groups<STAGES - 2>();"
+_WAITED = f"    {_WAIT}\n    {_BARRIER}\n"
+_FILL = "    if (slice + STAGES - 1 < slices) {\n      copy_edge(fill_stage, slice + STAGES - 1);\n    }\n"
 _CLOSE_IN_LOOP = "    close_group();\n    read_stage ="
 _LOOP = "for (int slice = 0; slice < slices; ++slice) {"
 _EACH_SUM = f"{_LOOP}\n    for (auto& row : acc)\n      for (auto& sum : row)"
@@ -1023,13 +1025,18 @@ _EDGES = (
     ),
     Mutant(
         "edge-copies-early", "a slice at an edge is copied into a stage that other warps still read", HERE,
-        (Edit("      __syncthreads();  // every warp has read the slice before, whose stage is filled\n", ""),),
+        (Edit(f"{_WAITED}{_FILL}", f"{_FILL}{_WAITED}"),),
         (EDGE_CP, EDGE_CP_STAGED), ("race",), visible=False,
     ),
     Mutant(
         "edge-read-without-alpha", "the first slices are copied where alpha is 0 and there are none to sum", HERE,
         (Edit("    if (stage < slices) {\n      if (whole", "    if (stage < max(slices, inner)) {\n      if (whole"),),
         (EDGE_CP_STAGED, EDGE_AHEAD_SCALED), ("early-write", "early-read", "race"), _WRONG, visible=False,
+    ),
+    Mutant(
+        "edge-summed-without-alpha", "slices that nobody has copied are summed where alpha is 0", HERE,
+        (Edit("min(inner, slices) - (STAGES - 1)", "inner - (STAGES - 1)"),),
+        (EDGE_CP_STAGED, EDGE_AHEAD_SCALED), ("poison-stored", "early-read"), _WRONG, visible=False,
     ),
     Mutant(
         "edge-idle-warps-leave", "warps whose tiles lie behind D return before barriers of all", "flashinfer PR #2996",

@@ -465,70 +465,86 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) wmma_gemm_f16_
   //    not used: a condition around the loads would cost instructions in every slice.
   int read_stage = 0;
   int fill_stage = STAGES - 1;
-  //    A part of a slice at the end of K is copied out here, and blocks at an edge of D have a loop of their own:
-  //    within the loop of the others, the compiler would look at every copy of every slice. It ends where nothing is
-  //    left to copy, since that would be a branch between its products, and the next turn goes on in the first loop.
-  for (int slice = 0; slice < slices;) {
-    const int next = slice + STAGES - 1;
-    if (next >= inner && next < slices) {
-      copy_edge(fill_stage, next);
-    }
-    const int edge = max(next + 1, inner);  // the first one that is to come
-    const int until = edge < slices ? edge - (STAGES - 1) : slices;
-    const int until_here = whole || slice >= inner - (STAGES - 1) ? until : slice;
-    for (; slice < until_here; ++slice) {
-      const bool more = slice + STAGES - 1 < inner;
-      const int after = read_stage + 1 == STAGES ? 0 : read_stage + 1;
-      const int next_stage = slice + 1 < slices ? after : read_stage;
+  //    Three loops in a row, so that no slice is asked what only others have to answer. In the first two, a whole slice
+  //    is copied beside the products: the one is that of blocks within D, the other of those at an edge of it. The last
+  //    loop multiplies what is on its way by then, and copies the part of a slice that may stand at the end of K.
+  int slice = 0;
+  const int copying = inner - (STAGES - 1);  // slices beside whose products a whole one is copied
+  const int copying_within = whole ? copying : 0;
+  for (; slice < copying_within; ++slice) {
+    const int next_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
 #pragma unroll
-      for (int k = 0; k < K_STEPS; ++k) {
-        if (k + 1 < K_STEPS) {
-          load_step(read_stage, k + 1);
-          if (more) {
-            copy_part(fill_stage, k);
-          }
-        } else {
-          close_group();
-          wait_groups<STAGES - 2>();
-          __syncthreads();
-          load_step(next_stage, 0);
-        }
+    for (int k = 0; k < K_STEPS; ++k) {
+      if (k + 1 < K_STEPS) {
+        load_step(read_stage, k + 1);
+        copy_part(fill_stage, k);
+      } else {
+        close_group();
+        wait_groups<STAGES - 2>();
+        __syncthreads();
+        load_step(next_stage, 0);
+      }
 #pragma unroll
-        for (int i = 0; i < FRAGS_M; ++i) {
+      for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
-          for (int j = 0; j < FRAGS_N; ++j) {
-            wmma::mma_sync(acc[i][j], b[k % 2][j], a[k % 2][i], acc[i][j]);
-          }
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], b[k % 2][j], a[k % 2][i], acc[i][j]);
         }
       }
-      read_stage = next_stage;
-      fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
     }
-    const int until_edge = min(until, inner - (STAGES - 1));
-    for (; slice < until_edge; ++slice) {
-      const int next_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    read_stage = next_stage;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
+  }
+  for (; slice < copying; ++slice) {
+    const int next_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
 #pragma unroll
-      for (int k = 0; k < K_STEPS; ++k) {
-        if (k + 1 < K_STEPS) {
-          load_step(read_stage, k + 1);
-          copy_part_at_edge(fill_stage, k);
-        } else {
-          close_group();
-          wait_groups<STAGES - 2>();
-          __syncthreads();
-          load_step(next_stage, 0);
-        }
+    for (int k = 0; k < K_STEPS; ++k) {
+      if (k + 1 < K_STEPS) {
+        load_step(read_stage, k + 1);
+        copy_part_at_edge(fill_stage, k);
+      } else {
+        close_group();
+        wait_groups<STAGES - 2>();
+        __syncthreads();
+        load_step(next_stage, 0);
+      }
 #pragma unroll
-        for (int i = 0; i < FRAGS_M; ++i) {
+      for (int i = 0; i < FRAGS_M; ++i) {
 #pragma unroll
-          for (int j = 0; j < FRAGS_N; ++j) {
-            wmma::mma_sync(acc[i][j], b[k % 2][j], a[k % 2][i], acc[i][j]);
-          }
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], b[k % 2][j], a[k % 2][i], acc[i][j]);
         }
       }
-      read_stage = next_stage;
-      fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
     }
+    read_stage = next_stage;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
+  }
+  for (; slice < slices; ++slice) {
+    const int after = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+    const int next_stage = slice + 1 < slices ? after : read_stage;
+    if (slice + STAGES - 1 < slices) {
+      copy_edge(fill_stage, slice + STAGES - 1);
+    }
+#pragma unroll
+    for (int k = 0; k < K_STEPS; ++k) {
+      if (k + 1 < K_STEPS) {
+        load_step(read_stage, k + 1);
+      } else {
+        close_group();
+        wait_groups<STAGES - 2>();
+        __syncthreads();
+        load_step(next_stage, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < FRAGS_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < FRAGS_N; ++j) {
+          wmma::mma_sync(acc[i][j], b[k % 2][j], a[k % 2][i], acc[i][j]);
+        }
+      }
+    }
+    read_stage = next_stage;
+    fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
   }
 
   // 5. Epilogue: each warp's tiles of D pass through shared memory, one column of tiles at a time. Which lane holds
