@@ -39,7 +39,7 @@ CHAINS = (
     f"{_TINY},copy=ld,stages=2,residue=predicated,align_d=1,epilogue=scalerow+silu",
     f"{_TINY},copy=cpasync,stages=2,residue=predicated,c=f16,epilogue=expr(max(acc*2-c,bias))",
     f"{_TINY},copy=ld,stages=1,residue=predicated,store=staged,epilogue=linear+expr(min(row<col?acc:-acc,col))",
-    "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=1,epilogue=biascol+gelu,residue=predicated",
+    "a=f64,warps=1x2,frags=2x2,k_steps=4,copy=ld,stages=1,epilogue=biascol+gelu+silu,residue=predicated",
     "a=u8,d=u8,warps=2x1,frags=1x2,k_steps=2,copy=ld,stages=1,epilogue=scalecol+biascol+relu,residue=predicated",
     "a=s8,d=s8,c=s32,overflow=saturate,warps=2x1,frags=1x2,k_steps=2,copy=cpasync,stages=2,epilogue=biascol+scale",
 )

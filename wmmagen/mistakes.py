@@ -808,6 +808,11 @@ _ARGUMENTS = (
         (Edit("* (value + 0.044715f", f"* ({_IN_HALVES} + 0.044715f"),), (GELUTANH, GELUTANH_DIRECT), words=_WRONG,
     ),
     Mutant(
+        "quotient-scaled-once", "a divisor that is large is scaled, and the quotient not", "",
+        (Edit("__fdividef(a, b * scale) * scale", "__fdividef(a, b * scale)"),),
+        (GELUTANH_DIRECT, GELUTANH.replace(",d=f16", "")), words=_WRONG,
+    ),
+    Mutant(
         "exp-of-whole", "exp takes a whole number", "",
         (Edit("expf(value / 16.0f)", "expf(rintf(value) / 16.0f)"),), (FORMULA, FORMULA_HALVES), words=_WRONG,
     ),

@@ -17,9 +17,10 @@ table 19 of quad precision: the largest difference in ulp between the correctly 
 full range. There ``expf``, ``tanhf`` and ``erff`` are 2 and ``erfcf`` is 4; x + y, x * y, and x / y and ``sqrtf`` as
 NVRTC compiles them by default (precise division and square root) are 0. Older editions differ by one for ``expf`` and
 ``tanhf``. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in magnitude (the guide's table of
-intrinsics), and gives 0 beyond 2^126 (at its declaration in ``crt/device_functions.h`` of CUDA 13). Half an ulp is
-added for the correctly rounded result itself. The guide says that its numbers come from extensive, not exhaustive
-tests: what is proved here is proved from them. No other intrinsic of fast math is used.
+intrinsics), and gives 0 beyond 2^126 (at its declaration in ``crt/device_functions.h`` of CUDA 13); where D shows small
+numbers, a kernel scales divisors beyond 2^64 by a power of two, and the quotient by it again. Half an ulp is added for
+the correctly rounded result itself. The guide says that its numbers come from extensive, not exhaustive tests: what is
+proved here is proved from them. No other intrinsic of fast math is used.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ def _rounded(low: Array, high: Array) -> Between:
 def precise(d: ElementType) -> bool:
     """Whether D's type can tell small relative errors, or numbers near 0: then a kernel takes the slower of two ways.
 
-    Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, erfcf(-x·sqrt(1/2)) / 2 and a division.
+    Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, erfcf(-x·sqrt(1/2)) / 2 and ``__fdividef``
+    of a divisor that is scaled where it can.
     """
     # bf16 has fewer bits than f16, and the exponents of f32: far below 0 it shows all that is left of a gelu. Bytes
     # have fewer of both.
@@ -277,15 +279,15 @@ class Singles:
 
     def op_ratio(self, a: Between, b: Between) -> Between:
         exact = self.op_div(a, b)
-        if self._precise:
-            return exact
         low, high = (
             _moved(end, sign * (FUNCTION_ULPS["ratio"] + 0.5)) for sign, end in ((-1, exact.low), (1, exact.high))
         )
-        # A large divisor makes 0, exactly or in effect; what a small one makes is not promised.
-        none = np.maximum(np.abs(b.low), np.abs(b.high)) > _RATIO_LIMIT
+        if not self._precise:
+            # A large divisor makes 0, exactly or in effect.
+            none = np.maximum(np.abs(b.low), np.abs(b.high)) > _RATIO_LIMIT
+            low, high = np.where(none, np.minimum(low, 0.0), low), np.where(none, np.maximum(high, 0.0), high)
+        # What a small one makes is not promised.
         small = (b.low < 1 / _RATIO_LIMIT) & (b.high > -1 / _RATIO_LIMIT)
-        low, high = np.where(none, np.minimum(low, 0.0), low), np.where(none, np.maximum(high, 0.0), high)
         return Between(np.where(small, -np.inf, _single(low)), np.where(small, np.inf, _single(high)))
 
     def op_lt(self, a: Between, b: Between) -> Truth:
@@ -350,6 +352,9 @@ class Doubles(Singles):
         corners = [_quotient(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
         low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
         return Between(np.where(spans_zero, -np.inf, low), np.where(spans_zero, np.inf, high))
+
+    def op_ratio(self, a: Between, b: Between) -> Between:
+        return self.op_div(a, b)
 
     def op_exp(self, a: Between) -> Between:
         return _rising_double("exp", a)

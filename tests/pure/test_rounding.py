@@ -141,6 +141,22 @@ def test_where_a_quick_division_may_give_nothing() -> None:
     assert ratio(1.0, 0.0) == (-np.inf, np.inf)
 
 
+def test_a_division_whose_divisor_is_scaled_gives_something_wherever_there_is_something() -> None:
+    b = np.float64(np.ldexp([1.0, 1.5, 1.5, 1.25, 1.0], [0, 63, 64, 127, 126]))
+    a = np.full(5, -10.0)
+    span = Singles(precise=True).op_ratio(Between(a, a), Between(b, b))
+    assert ((span.low < a / b) & (a / b < span.high) & (span.high < 0)).all()
+    assert (span.high - span.low <= 6 * ulp(a / b, F32)).all()
+    # What the kernel does, with a quotient that is off by as much as it may be.
+    scale = np.where(b > 2.0**64, np.float32(5.42101086e-20), np.float32(1)).astype(np.float64)
+    for off in (-2, 0, 2):
+        quotient = (a / (b * scale)).astype(np.float32)
+        found = ((quotient + off * np.spacing(quotient)).astype(np.float64) * scale).astype(np.float32)
+        assert ((span.low <= found) & (found <= span.high)).all()
+    none = Singles(precise=True).op_ratio(Between(a, a), Between(a * -np.inf, a * -np.inf))
+    assert (np.maximum(np.abs(none.low), np.abs(none.high)) <= 3 * 2.0**-149).all()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31))
 def test_products_that_doubles_hold_are_told(seed: int) -> None:
