@@ -808,9 +808,9 @@ _ARGUMENTS = (
         (Edit("* (value + 0.044715f", f"* ({_IN_HALVES} + 0.044715f"),), (GELUTANH, GELUTANH_DIRECT), words=_WRONG,
     ),
     Mutant(
-        "quotient-scaled-once", "a divisor that is large is scaled, and the quotient not", "",
-        (Edit("__fdividef(a, b * scale) * scale", "__fdividef(a, b * scale)"),),
-        (GELUTANH_DIRECT, GELUTANH.replace(",d=f16", "")), words=_WRONG,
+        "tail-of-few-digits", "far below 0 GELU has a coefficient of five digits", "",
+        (Edit("fmaf(p, t, 0.137118146f)", "fmaf(p, t, 0.13712f)"),), (GELU_DIRECT, GELU.replace(",d=f16", "")),
+        words=_WRONG,
     ),
     Mutant(
         "exp-of-whole", "exp takes a whole number", "",

@@ -24,7 +24,7 @@ from wmmagen.dtypes import F64, ElementType
 from wmmagen.epilogue import BIASES, EXPR, VECTORS, along_row
 from wmmagen.expr import Expr
 from wmmagen.instructions import REGISTER_BITS, Instruction
-from wmmagen.rounding import DOUBLE_ULPS, FUNCTION_ULPS, precise
+from wmmagen.rounding import DOUBLE_ULPS, FUNCTION_ULPS, TAIL, precise
 from wmmagen.rules import Rule, Scope
 
 _LAYOUT_WORDS = {
@@ -303,6 +303,7 @@ def render_elementwise(operation: Operation, kernel: str, constants: Mapping[str
         "of_row": [f"const {o.factor.storage} {w['held']} = {w['value']};" for w in _of_line_of_d(o, "first + i")],
         "uses": frozenset().union(*(formula.operations(step.formula) for step in e.steps)),
         "precise": precise(o.d),
+        "tail": TAIL,
         "statements": _statements(o, spelt),
     }
     declared = _aligned((_declaration(name, str(value)), meaning) for name, (value, meaning) in constants.items())
@@ -635,6 +636,7 @@ def _chain(config: KernelConfig) -> dict[str, Any]:
         "columns": [{"name": v, "struct": struct[v], "held": held[v]} for v in columns],
         "uses": used,
         "precise": precise(o.d),
+        "tail": TAIL,
         "of_row": _of_line_of_d(o, f"warp_{down} + {down}"),
         "in_fragments": _statements(o, {m: _widened(o.acc, f"{m}.x[e]") for m in e.matrices}),
         "in_rows": _statements(

@@ -14,7 +14,7 @@ are in it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends 
 
 **Where the errors come from.** CUDA C++ Programming Guide, 17.1 Standard Functions, table 17, in the edition with a
 table 19 of quad precision: the largest difference in ulp between the correctly rounded result and the device's over the
-full range. There ``expf``, ``tanhf`` and ``erff`` are 2 and ``erfcf`` is 4; x + y, x * y, and x / y and ``sqrtf`` as
+full range. There ``expf``, ``exp2f``, ``tanhf`` and ``erff`` are 2; x + y, x * y, and x / y and ``sqrtf`` as
 NVRTC compiles them by default (precise division and square root) are 0. Older editions differ by one for ``expf`` and
 ``tanhf``. ``__fdividef`` is 2 where the divisor is between 2^-126 and 2^126 in magnitude (the guide's table of
 intrinsics), and gives 0 beyond 2^126 (at its declaration in ``crt/device_functions.h`` of CUDA 13); where D shows small
@@ -35,15 +35,52 @@ from wmmagen.dtypes import F16, F32, F64, ElementType
 from wmmagen.layout import Array, Mask
 
 #: The largest errors of functions, in ulp beyond the correctly rounded result.
-FUNCTION_ULPS: dict[str, int] = {"exp": 2, "tanh": 2, "erf": 2, "erfc": 4, "sqrt": 0, "ratio": 2}
+FUNCTION_ULPS: dict[str, int] = {"exp": 2, "tanh": 2, "erf": 2, "sqrt": 0, "ratio": 2, "exp2": 2}
 #: The same of f64, from the guide's table of double-precision standard functions, with what a C library's own results
 #: may be off, from the GNU C library's table of known errors: the ends are computed by it.
 DOUBLE_ULPS: dict[str, int] = {"exp": 1 + 1, "tanh": 2 + 2, "erf": 2 + 1, "erfc": 5 + 5, "sqrt": 0, "ratio": 0}
 _NEARLY_INFINITE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """How a kernel has what the normal distribution leaves behind z >= 0: 2^(power·z²)·t·p(t), t = 1 / (1 + step·z).
+
+    With exp(-z²/2) out of the way what is left is a smooth function, from 1/2 down, which a polynomial of t follows.
+
+    Attributes:
+        step, power: f32 numbers; ``power`` is that nearest to -log2(e)/2, and p takes up what it is off.
+        polynomial: p's coefficients, f32 numbers, the constant first: t·p(t) is the tail's other factor, but for 2^-24
+            of it, for z up to 14.5, behind which f32 has no number left; by Remez' algorithm, of the relative error.
+        units: the largest relative error, in 2^-24 and beside z² of them. ``test_normal.py`` derives it from those of
+            ``rcp.approx.f32``, 1 ulp over the full range (PTX ISA, rcp), and of ``exp2f``, 2 (the guide's table).
+    """
+
+    step: float
+    power: float
+    polynomial: tuple[float, ...]
+    units: float
+
+
+def _f32(*values: float) -> tuple[float, ...]:
+    return tuple(float(np.float32(value)) for value in values)
+
+
+TAIL = Tail(
+    step=0.34375,
+    power=_f32(-0.5 / math.log(2.0))[0],
+    polynomial=_f32(
+        0.137118146, 0.137558773, 0.116660349, 0.112875551, -0.0396557041, 0.19124338, -0.271866113, 0.143869773,
+        -0.0278041288,
+    ),
+    units=19.0,
+)  # fmt: skip
 #: Divisors of ``__fdividef`` beyond this may give 0; below its inverse nothing is promised.
 _RATIO_LIMIT = 2.0**126
 #: The factor of x in the normal distribution function, (1 + erf(x·sqrt(1/2))) / 2.
 _CDF = math.sqrt(0.5)
+#: Behind this nothing is left of the tail that f32 holds.
+_TAIL_END = 15.0
 #: f32 counts to this in any unit that is a power of two from its smallest normal number on; IEEE 754.
 SINGLE_LIMIT = 1 << F32.precision
 SINGLE_UNITS = range(-126, 128 - F32.precision)
@@ -203,8 +240,8 @@ def _rounded(low: Array, high: Array) -> Between:
 def precise(d: ElementType) -> bool:
     """Whether D's type can tell small relative errors, or numbers near 0: then a kernel takes the slower of two ways.
 
-    Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, erfcf(-x·sqrt(1/2)) / 2 and ``__fdividef``
-    of a divisor that is scaled where it can.
+    Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, :data:`TAIL` and ``__fdividef`` of a
+    divisor that is scaled where it can.
     """
     # bf16 has fewer bits than f16, and the exponents of f32: far below 0 it shows all that is left of a gelu. Bytes
     # have fewer of both.
@@ -273,7 +310,8 @@ class Singles:
 
     def op_cdf(self, a: Between) -> Between:
         if self._precise:
-            return self.op_mul(self.number(0.5), _rising("erfc", self.op_mul(a, self.number(-_CDF)), falls=True))
+            low, high = _cdf(a.low) - _tail_error(a.low), _cdf(a.high) + _tail_error(a.high)
+            return Between(np.maximum(_single(low), 0.0), _single(high))
         one = self.op_add(self.number(1.0), self.op_erf(self.op_mul(a, self.number(_CDF))))
         return self.op_mul(self.number(0.5), one)
 
@@ -371,6 +409,13 @@ class Doubles(Singles):
     def op_cdf(self, a: Between) -> Between:
         scaled = self.op_mul(a, self.number(-_CDF))
         return self.op_mul(self.number(0.5), _rising_double("erfc", scaled, falls=True))
+
+
+def _tail_error(x: Array) -> Array:
+    """How far the distribution function of a kernel may be off at ``x``, before it is rounded."""
+    z = np.minimum(np.abs(x), _TAIL_END)
+    # What is left of numbers below the normal ones is rounded, too.
+    return np.asarray(_cdf(-z) * (TAIL.units + z * z) * 2.0**-24 + 2.0**-149)
 
 
 def _of_singles(a: Between) -> Mask:

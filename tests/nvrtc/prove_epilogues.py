@@ -27,7 +27,18 @@ from wmmagen.config import KernelConfig, name
 from wmmagen.defaults import read_config
 from wmmagen.errors import Fault
 from wmmagen.foundry import Foundry, Order
-from wmmagen.mistakes import CHAIN, CHAIN_CP, CHAIN_GELU, CHAIN_GLOBAL, Edit, Mutant
+from wmmagen.mistakes import (
+    CHAIN,
+    CHAIN_CP,
+    CHAIN_GELU,
+    CHAIN_GLOBAL,
+    GELU,
+    GELU_DIRECT,
+    GELUTANH,
+    GELUTANH_DIRECT,
+    Edit,
+    Mutant,
+)
 from wmmagen.nvrtc import Binary
 from wmmagen.render import render
 
@@ -109,6 +120,12 @@ MISTAKES = (
            (Edit(f"value + {_BIAS}", f"__half2float(__float2half(value)) + {_BIAS}"),), (CHAIN,), words="differ"),
     Mutant("relu-left-out", "there is no activation", "",
            (Edit("value < 0.0f ? 0.0f : value", "value"),), (CHAIN, CHAIN_GLOBAL), words="the step relu is missing"),
+    Mutant("tail-power-of-few-digits", "far below 0 GELU has an exponent of five digits", "",
+           (Edit("exp2f(-0.721347511f", "exp2f(-0.72135f"),),
+           (GELU_DIRECT, GELU.replace(",d=f16", "")), words="differ"),
+    Mutant("quotient-scaled-once", "a divisor that is large is scaled, and the quotient not", "",
+           (Edit("__fdividef(a, b * scale) * scale", "__fdividef(a, b * scale)"),),
+           (GELUTANH_DIRECT, GELUTANH.replace(",d=f16", "")), words="differ"),
     Mutant("coarse-gelu", "GELU by a logistic function", "",
            (Edit("0.5f * (1.0f + erff(x * 0.70710677f))", "1.0f / (1.0f + expf(-1.702f * x))"),),
            (CHAIN_GELU,), words="differ"),

@@ -32,6 +32,7 @@ FURTHER = (
     "batch=strided,copy=ld,stages=1,split_k=2,reduction=workspace,layout=cr,epilogue=linear",
     "batch=pointers,copy=ld,stages=1,split_k=2,reduction=workspace",
     f"cd=cc,batch=strided,{GLOBAL},layout=cr,store=staged,pad_d=8,epilogue=biasrow+residual",
+    "copy=ld,stages=1,epilogue=gelu",
 )
 #: What lies that far apart, in elements: the names of leading dimensions, of strides and of a tile's workspace.
 APART = re.compile(r"ld([abcdr]|_\w+)?|stride(_\w+)?|TILE_WORK(_BYTES)?")
