@@ -188,7 +188,9 @@ class Space:
             NotGeneratedYet: no template makes its points.
         """
         if not len(self):
-            words = ", ".join(f"{key}={spell(value)}" for key, value in self.fixed.items()) or "nothing fixed"
+            # Whether all sizes are taken is no axis: it belongs to the operation, as what was asked or what had to be.
+            fixed = {"residue": self.operation.residue} | self.fixed
+            words = ", ".join(f"{key}={spell(value)}" for key, value in fixed.items())
             most = sorted(self.removed, key=lambda r: -self.removed[r])[:3]
             rules = ", ".join(f"{r} removes {self.removed[r]}" for r in most)
             target = f"{self.arch}" + (f" for {self.problem}" if self.problem else "")
@@ -220,7 +222,7 @@ class Space:
         # Taller shapes are narrower, so that the extents of two shapes do not go together.
         shapes = list(free.live["inst"])
         near = dict.fromkeys(filter(None, (self._first_legal(free, shapes, up=up) for up in (False, True))))
-        words = "M, N and K have to be multiples of a kernel's block tile"
+        words = "M, N and K have to be multiples of a kernel's block tile, or --fix residue=predicated"
         return (
             f"{words}; nearest legal: --problem {' or '.join(near)}" if near else f"{words}; choose another --problem"
         )

@@ -250,8 +250,9 @@ def test_a_space_that_cannot_be_swept_says_why() -> None:
     space_of(F32, 75).demand()
     with pytest.raises(RequestError, match=r"copy=cpasync, none of .* is legal on sm_75 .*C501"):
         Space(F32, ARCHS[75], read_pairs("copy=cpasync")).demand()
-    with pytest.raises(RequestError, match="for 7x7x7"):
+    with pytest.raises(RequestError, match=r"with residue=exact, none of .* for 7x7x7") as sizes:
         Space(F32, ARCHS[75], problem=Problem.packed(F32, 7, 7, 7)).demand()
+    assert "--fix residue=predicated" in sizes.value.fix
     with pytest.raises(RequestError, match=r"none of .* is legal on sm_80 .*T123"):
         Space(Operation(t.S8, t.S32, t.S32), ARCHS[80]).demand()
     with pytest.raises(NotGeneratedYet, match=r"a=s4 .*experimental"):
