@@ -950,7 +950,12 @@ def emit(
         kernel, of_study, evidence = job.best_of(best)
         target = _arch(arch) if arch is not None else of_study
         defaults.demand(kernel, target)
-        evidence = evidence if target == of_study else None  # it was proved as another architecture's
+        if target != of_study:
+            evidence = None
+            _aside(
+                f"wmmagen: the kernel won as one for {of_study}; what was proved and timed there says nothing of "
+                f"{target}, and is left out"
+            )
     else:
         target = _arch(arch)
         kernel = _legal(str(text), target, strict_isa=False)

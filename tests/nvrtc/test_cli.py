@@ -296,7 +296,8 @@ def test_the_manifest_says_what_was_emitted_and_why(
     assert Path("again/manifest.json").read_text() == text
     assert str(Path.cwd()) not in text
     # What was proved as a kernel of one architecture is no evidence for another.
-    assert ask("emit", "--best", study["study"], "--to", "out", "--symbol", "g", "--arch", "sm_80")[0] == 0
+    status, _, beside = ask("emit", "--best", study["study"], "--to", "out", "--symbol", "g", "--arch", "sm_80")
+    assert status == 0 and "won as one for sm_75" in beside
     assert json.loads(Path("out/manifest.json").read_text())["kernels"]["g"]["evidence"] is None
 
 
