@@ -10,7 +10,9 @@ Three arithmetics for :func:`wmmagen.formula.evaluate`, on arrays or on bounds:
 result within the f32 roundings of the ends of the exact interval. The ends are computed in float64 and moved one of its
 steps outwards before they are rounded, which covers their own rounding. A compiler may fuse a product with a sum, which
 leaves out the product's rounding: the interval of a product holds its exact ends beside the rounded ones, so that both
-are in it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends are moved by their largest error.
+are in it. Of ``exp``, ``tanh``, ``erf`` and ``sqrt``, which all rise, the ends are moved by their largest error. So are
+those of the normal distribution function, whose error is relative to its smaller side and grows slower than that side
+does: what is below the function by its error rises as well, and what is above it.
 
 **Where the errors come from.** CUDA C++ Programming Guide, 17.1 Standard Functions, table 17, in the edition with a
 table 19 of quad precision: the largest difference in ulp between the correctly rounded result and the device's over the
@@ -20,7 +22,8 @@ NVRTC compiles them by default (precise division and square root) are 0. Older e
 intrinsics), and gives 0 beyond 2^126 (at its declaration in ``crt/device_functions.h`` of CUDA 13); where D shows small
 numbers, a kernel scales divisors beyond 2^64 by a power of two, and the quotient by it again. Half an ulp is added for
 the correctly rounded result itself. The guide says that its numbers come from extensive, not exhaustive tests: what is
-proved here is proved from them. No other intrinsic of fast math is used.
+proved here is proved from them. ``rcp.approx.f32`` is within 1 ulp over the full range (PTX ISA, rcp). No other fast
+and rough function is used.
 """
 
 from __future__ import annotations
@@ -52,14 +55,16 @@ class Tail:
         step, power: f32 numbers; ``power`` is that nearest to -log2(e)/2, and p takes up what it is off.
         polynomial: p's coefficients, f32 numbers, the constant first: t·p(t) is the tail's other factor, but for 2^-24
             of it, for z up to 14.5, behind which f32 has no number left; by Remez' algorithm, of the relative error.
-        units: the largest relative error, in 2^-24 and beside z² of them. ``test_normal.py`` derives it from those of
-            ``rcp.approx.f32``, 1 ulp over the full range (PTX ISA, rcp), and of ``exp2f``, 2 (the guide's table).
+        units: the largest relative error, in 2^-24 and beside z² of them, of what is no subnormal number.
+            ``test_normal.py`` derives it from those of ``rcp.approx.f32`` and ``exp2f``.
+        end: behind this z nothing is left that f32 holds.
     """
 
     step: float
     power: float
     polynomial: tuple[float, ...]
     units: float
+    end: float
 
 
 def _f32(*values: float) -> tuple[float, ...]:
@@ -74,13 +79,12 @@ TAIL = Tail(
         -0.0278041288,
     ),
     units=19.0,
+    end=15.0,
 )  # fmt: skip
 #: Divisors of ``__fdividef`` beyond this may give 0; below its inverse nothing is promised.
 _RATIO_LIMIT = 2.0**126
 #: The factor of x in the normal distribution function, (1 + erf(x·sqrt(1/2))) / 2.
 _CDF = math.sqrt(0.5)
-#: Behind this nothing is left of the tail that f32 holds.
-_TAIL_END = 15.0
 #: f32 counts to this in any unit that is a power of two from its smallest normal number on; IEEE 754.
 SINGLE_LIMIT = 1 << F32.precision
 SINGLE_UNITS = range(-126, 128 - F32.precision)
@@ -124,7 +128,7 @@ _erf = _by_value(math.erf)
 #: Where erf comes near -1, float64 keeps only erfc apart from 0.
 _cdf = _by_value(lambda x: 0.5 * math.erfc(-x * _CDF))
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "exp": np.exp, "tanh": np.tanh, "erf": _erf, "erfc": _by_value(math.erfc), "sqrt": np.sqrt,
+    "exp": np.exp, "tanh": np.tanh, "erf": _erf, "sqrt": np.sqrt,
 }  # fmt: skip
 
 
@@ -238,7 +242,7 @@ def _rounded(low: Array, high: Array) -> Between:
 
 
 def precise(d: ElementType) -> bool:
-    """Whether D's type can tell small relative errors, or numbers near 0: then a kernel takes the slower of two ways.
+    """Whether D's type can tell small relative errors, or numbers near 0: then a kernel takes the more accurate way.
 
     Those are (1 + erff(x·sqrt(1/2))) / 2 and ``__fdividef`` where it cannot, :data:`TAIL` and ``__fdividef`` of a
     divisor that is scaled where it can.
@@ -324,8 +328,8 @@ class Singles:
             # A large divisor makes 0, exactly or in effect.
             none = np.maximum(np.abs(b.low), np.abs(b.high)) > _RATIO_LIMIT
             low, high = np.where(none, np.minimum(low, 0.0), low), np.where(none, np.maximum(high, 0.0), high)
-        # What a small one makes is not promised.
-        small = (b.low < 1 / _RATIO_LIMIT) & (b.high > -1 / _RATIO_LIMIT)
+        # What a small one makes is not promised, nor what a large negative one does that is not scaled.
+        small = (b.low < 1 / _RATIO_LIMIT) & (self._precise | (b.high > -1 / _RATIO_LIMIT))
         return Between(np.where(small, -np.inf, _single(low)), np.where(small, np.inf, _single(high)))
 
     def op_lt(self, a: Between, b: Between) -> Truth:
@@ -413,8 +417,8 @@ class Doubles(Singles):
 
 def _tail_error(x: Array) -> Array:
     """How far the distribution function of a kernel may be off at ``x``, before it is rounded."""
-    z = np.minimum(np.abs(x), _TAIL_END)
-    # What is left of numbers below the normal ones is rounded, too.
+    z = np.minimum(np.abs(x), TAIL.end)
+    # Below the normal numbers, 2^(power·z²) is off by 2.5 of their spacings, of which t·p(t) leaves a small part.
     return np.asarray(_cdf(-z) * (TAIL.units + z * z) * 2.0**-24 + 2.0**-149)
 
 
@@ -469,14 +473,13 @@ def _moved(ends: Array, ulps: float, element: ElementType = F32) -> Array:
     return np.where(finite, ends + ulps * ulp(np.where(finite, ends, 0.0) * (1 + 2.0**-20), element), ends)
 
 
-def _rising(name: str, a: Between, *, falls: bool = False) -> Between:
-    """A function that rises, or falls, with its largest error beyond the correctly rounded ends."""
-    ends = (a.high, a.low) if falls else (a.low, a.high)
+def _rising(name: str, a: Between) -> Between:
+    """A function that rises, with its largest error beyond the correctly rounded ends."""
     with np.errstate(over="ignore", invalid="ignore"):
-        low, high = _down(_FUNCTIONS[name](ends[0])), _up(_FUNCTIONS[name](ends[1]))
+        low, high = _down(_FUNCTIONS[name](a.low)), _up(_FUNCTIONS[name](a.high))
         error = FUNCTION_ULPS[name] + 0.5
         low, high = _moved(low, -error), _moved(high, error)
-        if name in ("exp", "sqrt", "erfc"):
+        if name in ("exp", "sqrt"):
             low = np.maximum(low, 0.0)  # none is ever negative
         # What is beyond f32 may come out as one of its largest numbers: no ulp tells those from infinity.
         return Between(np.minimum(_single(low), _NEARLY_INFINITE), _single(high))

@@ -48,8 +48,18 @@ def test_the_error_follows_from_those_of_its_operations() -> None:
     assert most + 0.5 < TAIL.units < most + 2
 
 
+def test_below_the_normal_numbers_the_power_is_off_by_less_than_a_spacing_of_what_is_left() -> None:
+    z = np.linspace(0, TAIL.end, 1 << 14)
+    power, t = np.exp2(TAIL.power * z * z), 1 / (1 + TAIL.step * z)
+    small = power < 2.0**-126
+    spacings = (FUNCTION_ULPS["exp2"] + 0.5) * t * horner(t)[0]
+    # Half of one more is the product's, below the normal numbers, too.
+    assert small.any() and spacings[small].max() + 0.5 < 1
+
+
 def test_what_lies_behind_the_end_is_none_of_f32() -> None:
-    assert 0.5 * math.erfc(END * math.sqrt(0.5)) < 2.0**-150
+    for z in (END, TAIL.end):
+        assert 0.5 * math.erfc(z * math.sqrt(0.5)) < 2.0**-150
 
 
 class Kernel:
