@@ -12,7 +12,7 @@ from wmmagen import derive, reference, rules, trial
 from wmmagen.arch import Arch
 from wmmagen.config import KernelConfig, Problem, Residue
 from wmmagen.mistakes import _WRONG as WRONG
-from wmmagen.mistakes import EDGE_AHEAD, EDGE_CP, EDGE_CP_STAGED, EDGE_LD1, EDGE_LD2, Edit, Mutant
+from wmmagen.mistakes import EDGE_AHEAD, EDGE_AHEAD_SCALED, EDGE_CP, EDGE_CP_STAGED, EDGE_LD1, EDGE_LD2, Edit, Mutant
 
 #: Of M, of N and of K: one, and around copies, instruction tiles, warp tiles, block tiles and slices.
 EXTENTS = (1, 7, 8, 15, 16, 17, 31, 33, 63, 65, 100, 129)
@@ -126,6 +126,11 @@ MISTAKES = (
         "edge-of-the-other-extent-ahead", "beside products, rows of A are told by the columns that are left of D", "",
         (Edit("read = a_row + i * A_ROW_STEP < m_left;", "read = a_row + i * A_ROW_STEP < n_left;"),),
         (EDGE_CP, EDGE_AHEAD), ("out-of-bounds",), WRONG,
+    ),
+    Mutant(
+        "edge-columns-unseen-ahead", "beside products, B is copied as if its rows went on behind the columns of D", "",
+        (Edit("const int count = within(b_col, n_left, ALIGN_B);", "const int count = ALIGN_B;"),),
+        (EDGE_CP, EDGE_AHEAD_SCALED), ("out-of-bounds",), "read outside A or B|" + WRONG,
     ),
     Mutant(
         "edge-slice-skipped", "the first slice at an edge is not copied", "",

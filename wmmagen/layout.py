@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wmmagen.config import Operation, Problem
+from wmmagen.config import Operation, Problem, Residue
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, along_row
 from wmmagen.errors import ConfigError
@@ -204,14 +204,21 @@ class Image:
         """The bit pattern of an element that was never written."""
         return _POISON[self.element.name]
 
-    def _parts(self, buffer: Bytes) -> tuple[Array, Array, Array]:
-        """Views of a buffer as bit patterns: before (flat), body (lines × ld), after (flat)."""
+    def _parts(self, buffer: Bytes) -> tuple[Array, Array, Array, Array]:
+        """Views of a buffer as bit patterns: before (flat), lines (lines × length), gaps behind lines, after (flat).
+
+        Behind the last line there is no gap where the buffer ends with it.
+        """
         if buffer.dtype != np.uint8 or buffer.shape != (self.total_bytes,):
             raise ValueError(f"the image has {self.total_bytes} bytes, not {buffer.dtype}{list(buffer.shape)}")
         flat = buffer.view(bits_dtype(self.element))
         start = self.offset // self.element_bytes
-        end = start + self.lines * self.ld
-        return flat[:start], flat[start:end].reshape(self.lines, self.ld), flat[end:]
+        within = flat[start:]
+        whole = min(within.size // self.ld, self.lines) if self.ld else 0
+        gaps = within[: whole * self.ld].reshape(whole, self.ld)[:, self.length :]
+        step = within.strides[0]
+        lines = np.lib.stride_tricks.as_strided(within, (self.lines, self.length), (self.ld * step, step))
+        return flat[:start], lines, gaps, within[self.lines * self.ld :]
 
     def _framed(self) -> tuple[Bytes, Array]:
         """A fresh buffer full of guards, and the view (rows × cols) in it where the matrix goes."""
@@ -225,8 +232,8 @@ class Image:
         Raises:
             ValueError: the buffer is not one of this image.
         """
-        body = self._parts(buffer)[1][:, : self.length]
-        return body if self.row_major else body.T
+        lines = self._parts(buffer)[1]
+        return lines if self.row_major else lines.T
 
     def pack(self, values: Array) -> Bytes:
         """A buffer that holds ``values`` (rows × cols), rounded to the element type, amid guards.
@@ -283,10 +290,8 @@ class Image:
         Raises:
             ValueError: the buffer is not one of this image.
         """
-        before, body, after = self._parts(buffer)
-        hit_before, hit_gap, hit_after = (
-            np.flatnonzero(part != self.guard) for part in (before, body[:, self.length :], after)
-        )
+        before, _, gaps, after = self._parts(buffer)
+        hit_before, hit_gap, hit_after = (np.flatnonzero(part != self.guard) for part in (before, gaps, after))
         size, gap = self.element_bytes, self.ld - self.length
         if hit_before.size:
             element, where = int(hit_before[0]), "before the data"
@@ -319,8 +324,8 @@ def image(
     """An image of a rows × cols matrix with a guard band of ``guard_bytes`` on either side.
 
     Args:
-        ends: whether the buffer ends with the matrix, so that a read behind it is none of the buffer's, whatever
-            becomes of what was read.
+        ends: whether the buffer ends with the last element of the matrix, so that a read behind it is none of the
+            buffer's, whatever becomes of what was read.
         shift: bytes from a boundary of 256 bytes to the first element; a whole number of elements.
 
     Raises:
@@ -335,7 +340,8 @@ def image(
     lines, length = (rows, cols) if row_major else (cols, rows)
     if ld < length:
         raise ConfigError(f"leading dimension {ld} is below the {length} elements of a line", f"give at least {length}")
-    total = (1 if ends else 2) * guard_bytes + shift + lines * ld * element.bits // 8
+    held = max((lines - 1) * ld + length, 0) if ends else lines * ld
+    total = (1 if ends else 2) * guard_bytes + shift + held * element.bits // 8
     return Image(rows, cols, ld, element, row_major, output, guard_bytes + shift, total)
 
 
@@ -370,17 +376,18 @@ def operand_names(operation: Operation) -> tuple[str, ...]:
 def images(problem: Problem, *, guard_bytes: int = GUARD_BYTES, shifts: Shifts = UNSHIFTED) -> tuple[Image, ...]:
     """The images of A (m×k), B (k×n), of what the epilogue reads and of D (m×n), in the order of :func:`operand_names`.
 
-    Vectors are images of one row. D is last. Behind what the epilogue reads the buffer ends: what is read there beside
-    an edge of D may be stored nowhere, so that no value shows it.
+    Vectors are images of one row. D is last. Behind what the epilogue reads the buffer ends, and behind A and B of
+    kernels for all sizes: what is read there beside an edge of D may be stored nowhere, so that no value shows it.
 
     Raises:
         ConfigError: a sub-byte type, or a leading dimension below the length of a line.
         ValueError: a guard or a shift that :func:`image` refuses.
     """
     o, p = problem.operation, problem
+    edged = o.residue is Residue.PREDICATED
     found = [
-        image(p.m, p.k, p.lda, o.a, row_major=o.a_row_major, guard_bytes=guard_bytes, shift=shifts.a),
-        image(p.k, p.n, p.ldb, o.a, row_major=o.b_row_major, guard_bytes=guard_bytes, shift=shifts.b),
+        image(p.m, p.k, p.lda, o.a, row_major=o.a_row_major, guard_bytes=guard_bytes, shift=shifts.a, ends=edged),
+        image(p.k, p.n, p.ldb, o.a, row_major=o.b_row_major, guard_bytes=guard_bytes, shift=shifts.b, ends=edged),
     ]
     of_d = shifts.d if o.added == o.d else shifts.added
     for matrix in o.epilogue.matrices:

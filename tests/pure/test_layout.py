@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wmmagen import dtypes as t
-from wmmagen.config import Epilogue, Layout, Operation, Problem
+from wmmagen.config import Epilogue, Layout, Operation, Problem, Residue
 from wmmagen.errors import ConfigError
 from wmmagen.layout import Image, Shifts, bits_dtype, decode, encode, image, images, make_stale, value_dtype, workspace
 
@@ -271,3 +271,29 @@ def test_a_workspace_takes_no_more_memory_than_it_has_bytes() -> None:
         tracemalloc.stop()
     assert buffer.size <= most < 1.1 * buffer.size
     assert not where.damage(buffer)
+
+
+@pytest.mark.parametrize("row_major", [True, False])
+@pytest.mark.parametrize(("rows", "cols"), [(3, 5), (1, 1), (0, 4), (4, 0)])
+def test_a_buffer_that_ends_with_its_matrix_has_no_gap_behind_the_last_line(
+    rows: int, cols: int, row_major: bool
+) -> None:
+    where = image(rows, cols, 9, t.F16, row_major=row_major, ends=True)
+    buffer = where.pack(ramp(rows, cols))
+    assert (where.unpack(buffer) == ramp(rows, cols)).all() and where.guard_damage(buffer) is None
+    lines, length = (rows, cols) if row_major else (cols, rows)
+    held = max((lines - 1) * 9 + length, 0)
+    assert buffer.size == where.offset + 2 * held
+    for place in range(held):
+        hurt = buffer.copy()
+        hurt[where.offset + 2 * place] ^= 1
+        assert (where.guard_damage(hurt) is None) is (place % 9 < length)
+
+
+def test_behind_a_and_b_of_kernels_for_all_sizes_nothing_lies() -> None:
+    operation = Operation(t.F16, t.F32, t.F32, Layout.RC)
+    for residue, behind in ((Residue.EXACT, 4096), (Residue.PREDICATED, 0)):
+        problem = replace(Problem.packed(replace(operation, residue=residue), 16, 16, 16), lda=24, ldb=24)
+        a, b, _ = images(problem)
+        gap = 8 * 2 if behind else 0
+        assert [one.total_bytes - one.offset for one in (a, b)] == [2 * (15 * 24 + 16) + gap + behind] * 2
