@@ -1326,9 +1326,9 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
     """The hostile set for a variant that takes all sizes, made of that for multiples of its block tile.
 
     Each problem misses whole tiles in every extent, in turn by another number of elements; the last one, which is
-    packed, stays what it is. One more is whole along K, and as long as any: there, blocks at an edge of D copy up to
-    the end of A and B as inner ones do. Three more are smaller than a block tile: one of a single row, one of a single
-    column, and one of a single element. All have leading dimensions above the extents.
+    packed, stays what it is. One more, but where they become batches, is whole along K, and as long as any: there,
+    blocks at an edge of D copy up to the end of A and B as inner ones do. Three more are smaller than a block tile: one
+    of a single row, one of a single column, and one of a single element. All have leading dimensions above the extents.
 
     Args:
         problems: as :func:`problems_for` makes them.
@@ -1340,7 +1340,8 @@ def ragged(problems: Sequence[Problem], blocks: tuple[int, int, int], units: Uni
     sizes = [
         (p.m + m, p.n + n, max(p.k + k, 1)) for p, (m, n, k) in zip(spaced, itertools.cycle(_MISSES), strict=False)
     ]
-    sizes += [(block_m + 5, block_n + 3, max(p.k for p in spaced))]
+    # Not of a batch, whose kernels copy alike: each further problem of it would be several.
+    sizes += [] if packed.operation.batched else [(block_m + 5, block_n + 3, max(p.k for p in spaced))]
     sizes += [(1, block_n + 3, 2 * block_k + 5), (block_m + 3, 1, 3), (1, 1, 1)]
     return (*_with_factors(tuple(spaced_problem(packed.operation, *size, units) for size in sizes)), packed)
 
