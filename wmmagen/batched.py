@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from wmmagen import layout, reference, verdict
-from wmmagen.config import STRIDES, Batch, Problem, Residue
+from wmmagen.config import STRIDES, Batch, Problem
 from wmmagen.dtypes import ElementType
 from wmmagen.epilogue import BIASES, SCALES
 from wmmagen.errors import ConfigError
@@ -125,12 +125,11 @@ def stacks(problem: Problem, *, guard_bytes: int = layout.GUARD_BYTES, shifts: S
         ConfigError, ValueError: as :func:`wmmagen.layout.images`.
     """
     ones = layout.images(single(problem), guard_bytes=0)
-    moved = layout.images(single(problem), guard_bytes=0, shifts=shifts)
-    # As behind a single one, nothing lies behind what an epilogue reads, nor behind A and B of kernels for all sizes.
-    behind = dict.fromkeys("D" if problem.operation.residue is Residue.PREDICATED else "ABD", guard_bytes)
+    # What lies before and behind a single one does so here.
+    guarded = layout.images(single(problem), guard_bytes=guard_bytes, shifts=shifts)
     return tuple(
-        _stack(one, problem, problem.stride_of(name), guard_bytes + shifted.offset, behind.get(name, 0))
-        for name, one, shifted in zip(names_of(problem), ones, moved, strict=True)
+        _stack(one, problem, problem.stride_of(name), alone.offset, alone.total_bytes - alone.offset - one.total_bytes)
+        for name, one, alone in zip(names_of(problem), ones, guarded, strict=True)
     )
 
 

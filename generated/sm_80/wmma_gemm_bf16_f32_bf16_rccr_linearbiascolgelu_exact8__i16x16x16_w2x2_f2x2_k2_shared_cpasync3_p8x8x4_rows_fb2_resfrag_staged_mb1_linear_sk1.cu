@@ -223,8 +223,8 @@ struct alignas(ADDED_BYTES < 16 ? ADDED_BYTES : 16) Added {
 
 static_assert(32 % D_ROW_VECTORS == 0, "every store of a lane has the same columns");
 
-// The normal distribution function. Its smaller side is 2^(-x^2 log2(e) / 2) and a polynomial of 1 / (1 + 0.34375 |x|),
-// which keeps its digits far below 0, where 1 + erff cancels.
+// The normal distribution function. Its smaller side is 2^(-x^2 log2(e) / 2) times t and a polynomial p of it, where
+// t = 1 / (1 + 0.34375 |x|). Far below 0 this keeps its digits, where 1 + erff cancels.
 __device__ float normal_cdf(float x) {
   float t;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.34375f, fabsf(x), 1.0f)));
